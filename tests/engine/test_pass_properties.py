@@ -56,9 +56,14 @@ def passes() -> dict[str, type[Pass[Any, Any, Any]]]:
 
 
 PASSES = passes()
-for _name in ("CountPass", "DeviancePass", "LabelPass", "ProjectionPass", "StartPass"):  # which an admixture alone runs
-    if not installed("genetics"):
-        del PASSES[f"dfact.models.binomial.passes.{_name}"]
+RUN_BY_SLICES = {
+    "genetics": [f"models.binomial.passes.{name}" for name in ("CountPass", "DeviancePass", "LabelPass", "ProjectionPass", "StartPass")],
+    "questionnaires": ["linalg.correlation.MomentsPass"],
+}
+"""Passes of the core that a slice alone runs here."""
+for _slice, _names in RUN_BY_SLICES.items():
+    for _name in () if installed(_slice) else _names:
+        del PASSES[f"dfact.{_name}"]
 
 
 @dataclass
@@ -133,10 +138,10 @@ def run_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     bounded = dfact.ICQF(3, **few).fit(table, confounders=confounders)
     block_cross_validate(dfact.ICQF(**few), answers, {"n_components": [2]}, (3, 3), 3, random_state=0, in_memory=False)
     cross_validate_entries(dfact.NMF(loss="kullback-leibler", **few), answers, [2], n_folds=2, random_state=0)
-    dfact.describe(table, scales={"x": ["q0", "q1", "q2", "q3"], "y": ["q4", "q5", "q6", "q7"]}, **inline)
-    dfact.selection.compare_groups(bounded, table, groups, n_resamples=30, test=False, confounders=confounders, random_state=0)
-    factors = dfact.FactorAnalysis(2, correlation="polychoric", **inline).fit(answers)
-    factors.transform(answers)
+    if installed("questionnaires"):
+        dfact.describe(table, scales={"x": ["q0", "q1", "q2", "q3"], "y": ["q4", "q5", "q6", "q7"]}, **inline)
+        dfact.selection.compare_groups(bounded, table, groups, n_resamples=30, test=False, confounders=confounders, random_state=0)
+        dfact.FactorAnalysis(2, correlation="polychoric", **inline).fit(answers).transform(answers)
 
     dfact.PCA(2, scale="standard", **inline).fit(answers).score(answers)
     dfact.PCA(2, missing="mean", **inline).fit(answers)
@@ -255,6 +260,7 @@ def test_missing_entries_are_the_same_by_code_and_as_nan(name: str, calls: dict[
             assert same(call.run(stored=codes, missing_code=255), call.run(stored=floats, missing_code=None))
 
 
+@pytest.mark.needs(*RUN_BY_SLICES)
 def test_most_passes_were_seen_with_codes_and_with_missing_entries(calls: dict[str, list[Call]]) -> None:
     coded = {name: [codes for call in kept if (codes := as_codes(call.block)) is not None] for name, kept in calls.items()}
     assert sum(bool(found) for found in coded.values()) >= len(PASSES) / 2
