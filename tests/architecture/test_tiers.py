@@ -35,6 +35,7 @@ def test_a_default_test_represents_each_mechanism(mechanism: str) -> None:
     assert not re.search(r"mark\.(further|exhaustive)\b", decorators)
 
 
+@pytest.mark.needs("questionnaires")
 def test_a_module_touches_the_tests_that_import_it_the_nearest_first() -> None:
     distances = {str(path.relative_to(tiers.ROOT)): number for path, number in tiers.distances([OBLIMIN]).items()}
     assert distances["tests/questionnaires/test_rotation_kernels.py"] == 1
