@@ -13,8 +13,9 @@ import pytest
 
 from dfact.catalogue import BY_NAME, MISSING
 
-ABSENT = {name for each in MISSING for entry in each.models for name in (entry.name, entry.command)}
-"""Models that are not installed, and their commands: cases of tests whose names begin with these do not run."""
+ABSENT = {name.rpartition(".")[2] for each in MISSING for name in (*each.names, *each.commands)}
+ABSENT |= {str(name) for each in MISSING for entry in each.models for name in (entry.name, entry.command)}
+"""Functions, models and commands that are not installed: cases of tests whose names begin with these do not run."""
 Case = TypeVar("Case")
 
 
@@ -24,7 +25,7 @@ def installed(name: str) -> bool:
 
 
 def of_installed(models: dict[str, Case]) -> dict[str, Case]:
-    """Those whose names do not begin with that of a model that is not installed."""
+    """Those whose names do not begin with that of something that is not installed."""
     return {name: case for name, case in models.items() if first_word(name) not in ABSENT}
 
 

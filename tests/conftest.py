@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from dfact.catalogue import MISSING
 from dfact.data.layout import cut_into
 from tests import tiers
+from tests.cases import ABSENT
 from tests.cpu_seconds import Recorder
 
 # The same examples in every run, independent of the clock, and nothing next to the sources.
@@ -60,11 +61,8 @@ CLUSTERS = {"cluster", "distributed"}
 """Values of parameters for which a test asks for a cluster."""
 FURTHER = {"seed", "variant", "chunk_rows", "chunks", "rows"}
 """Parameters whose first value represents all, unless exhaustive cases are asked for."""
-collect_ignore = [each.name for each in MISSING] + ["benchmarks", "documentation"] * bool(MISSING)
-"""Folders of tests of slices that are not installed, and of pages and benchmarks, which are of all of dfact."""
-OF_MISSING = {name.rpartition(".")[2] for each in MISSING for name in (*each.names, *each.commands)}
-OF_MISSING |= {str(name) for each in MISSING for entry in each.models for name in (entry.name, entry.command)}
-"""Names of the functions, commands and models of these slices: cases of tests that bear them are left out."""
+collect_ignore = [each.name for each in MISSING] + ["benchmarks", "documentation", "faults/test_fuzz.py"] * bool(MISSING)
+"""Tests of slices that are not installed, and of pages, benchmarks and generated inputs, which are of all of dfact."""
 TOUCHED = pytest.StashKey[tiers.Touched]()
 
 
@@ -146,7 +144,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark tests by their fixtures, keep those of the tier that is asked for, and begin with the slowest files."""
     missing = {each.name for each in MISSING}
     items[:] = [item for item in items if not any(missing.intersection(mark.args) for mark in item.iter_markers("needs"))]
-    items[:] = [item for item in items if not is_case_of(OF_MISSING, item)]
+    items[:] = [item for item in items if not is_case_of(ABSENT, item)]
     for item in items:
         names = set(getattr(item, "fixturenames", ()))
         for marker, fixtures in FIXTURES.items():

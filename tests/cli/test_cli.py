@@ -445,7 +445,7 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert dfact.open_dataset(data).fingerprint == dfact.load_model(model).fingerprint_
     assert main(["demo", "tensor", "--output", "."]) == 1
     assert "contains other files, expected an empty folder" in capsys.readouterr().err
-    assert main(["demo", "diary", "--output", "my demo"]) == 0, "another kind"
+    assert main(["demo", "ratings", "--output", "my demo"]) == 0, "another kind"
 
 
 @pytest.mark.parametrize("command", ["fit icqf", "fit cp", "select icqf", "stability"])

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact import selection
+from dfact.data.coerce import as_dataset
 from dfact.data.confounders import as_frame
 from dfact.data.replicate_weights import ReplicateWeights
 from dfact.data.sources.array import LabelledArray
@@ -247,24 +248,26 @@ def imported(X: Any) -> Any:
     return [statistics.observed, statistics.minimum, statistics.maximum, values]
 
 
-ENTRANCES: dict[str, Callable[[Any], Any]] = {
-    **{f"{name}.fit": (lambda X, make=make: parts(make().fit(X).components_)) for name, make in ESTIMATORS.items()},
-    **{
-        f"{name}.transform": (lambda X, name=name: fitted(name, DOUBLE).transform(X))
-        for name in ("ICQF", "PCA", "Admixture")
-        if name in ESTIMATORS
-    },
-    "fit_transform": lambda X: dfact.NMF(2, max_iter=2).fit_transform(X),
-    "partial_fit": updated,
-    "score": lambda X: fitted("NMF", DOUBLE).score(X),
-    "predict": lambda X: fitted("ExpectileMF", DOUBLE).predict(X),
-    "column_loadings": lambda X: fitted("NMF", DOUBLE).column_loadings(X),
-    "describe": lambda X: dfact.describe(X).items.select_dtypes("number").to_numpy(),
-    "import_array": imported,
-    "concatenate": lambda X: [dfact.concatenate([X, X]).statistics.observed],
-    "plan": lambda X: [dfact.plan(dfact.PCA(2), X).working],
-    "core_consistency": lambda X: core_consistency(fitted("CPALS", DOUBLE), X),
-}
+ENTRANCES: dict[str, Callable[[Any], Any]] = of_installed(
+    {
+        **{f"{name}.fit": (lambda X, make=make: parts(make().fit(X).components_)) for name, make in ESTIMATORS.items()},
+        **{
+            f"{name}.transform": (lambda X, name=name: fitted(name, DOUBLE).transform(X))
+            for name in ("ICQF", "PCA", "Admixture")
+            if name in ESTIMATORS
+        },
+        "fit_transform": lambda X: dfact.NMF(2, max_iter=2).fit_transform(X),
+        "partial_fit": updated,
+        "score": lambda X: fitted("NMF", DOUBLE).score(X),
+        "predict": lambda X: fitted("ExpectileMF", DOUBLE).predict(X),
+        "column_loadings": lambda X: fitted("NMF", DOUBLE).column_loadings(X),
+        "describe": lambda X: dfact.describe(X).items.select_dtypes("number").to_numpy(),
+        "import_array": imported,
+        "concatenate": lambda X: [dfact.concatenate([X, X]).statistics.observed],
+        "plan": lambda X: [dfact.plan(dfact.PCA(2), X).working],
+        "core_consistency": lambda X: core_consistency(fitted("CPALS", DOUBLE), X),
+    }
+)
 
 
 @contextmanager
@@ -359,35 +362,37 @@ def replicates(weights: Any) -> Any:
     return pd.DataFrame({"a": pd.Series(np.asarray(as_numbers("weights", weights))), "b": 1.0})
 
 
-REFUSALS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "ICQF.fit": (lambda w: dfact.ICQF(2).fit(PLAIN, sample_weight=w), "sample_weight of row 3 is missing"),
-    "NMF.fit": (lambda w: dfact.NMF(2).fit(PLAIN, sample_weight=w), "sample_weight of row 3 is missing"),
-    "FactorAnalysis.fit": (lambda w: dfact.FactorAnalysis(2).fit(PLAIN, sample_weight=w), "sample_weight of row 3 is missing"),
-    "fit_transform": (lambda w: dfact.NMF(2).fit_transform(PLAIN, sample_weight=w), "sample_weight of row 3 is missing"),
-    "partial_fit": (lambda w: dfact.ICQF(2).partial_fit(PLAIN, sample_weight=w), "sample_weight of row 3 is missing"),
-    "describe": (lambda w: dfact.describe(PLAIN, sample_weight=w), "sample_weight of row 3 is missing"),
-    "import_array": (lambda w: dfact.import_array(PLAIN, "d.zarr", weights=w), "sample_weight of row 3 is missing"),
-    "column_loadings": (lambda w: fitted("NMF", DOUBLE).column_loadings(PLAIN, sample_weight=w), "sample_weight of row 3 is missing"),
-    "block_cross_validate": (
-        lambda w: selection.block_cross_validate(dfact.ICQF(), PLAIN, {"n_components": [1, 2]}, sample_weight=w),
-        "sample_weight of row 3 is missing",
-    ),
-    "replicate weights": (
-        lambda w: ReplicateWeights.of(replicates(w), N, method="jk1"),
-        "of row 3 is missing",
-    ),
-    "slice_variances": (
-        lambda w: dfact.ElasticCP(2, slice_variances=[w, np.ones(M)]).fit(PLAIN),
-        "slice_variances holds numbers that are not finite numbers above 0",
-    ),
-    "row labels": (lambda w: dfact.import_array(PLAIN, "d.zarr", row_labels=w), "row_labels is missing at position 3"),
-    "labels of a mode": (
-        lambda w: dfact.import_array(np.ones((2, 3, N)), "d.zarr", mode_labels=[w]),
-        "mode_labels of mode 3 is missing at position 3",
-    ),
-    "groups": (lambda w: resolve_groups(w, N), "groups is missing at position 3"),
-    "lambdas": (checked_lambdas, "expected increasing numbers of at least 0"),
-}
+REFUSALS: dict[str, tuple[Callable[[Any], Any], str]] = of_installed(
+    {
+        "ICQF.fit": (lambda w: dfact.ICQF(2).fit(PLAIN, sample_weight=w), "sample_weight of row 3 is missing"),
+        "NMF.fit": (lambda w: dfact.NMF(2).fit(PLAIN, sample_weight=w), "sample_weight of row 3 is missing"),
+        "FactorAnalysis.fit": (lambda w: dfact.FactorAnalysis(2).fit(PLAIN, sample_weight=w), "sample_weight of row 3 is missing"),
+        "fit_transform": (lambda w: dfact.NMF(2).fit_transform(PLAIN, sample_weight=w), "sample_weight of row 3 is missing"),
+        "partial_fit": (lambda w: dfact.ICQF(2).partial_fit(PLAIN, sample_weight=w), "sample_weight of row 3 is missing"),
+        "describe": (lambda w: dfact.describe(PLAIN, sample_weight=w), "sample_weight of row 3 is missing"),
+        "import_array": (lambda w: dfact.import_array(PLAIN, "d.zarr", weights=w), "sample_weight of row 3 is missing"),
+        "column_loadings": (lambda w: fitted("NMF", DOUBLE).column_loadings(PLAIN, sample_weight=w), "sample_weight of row 3 is missing"),
+        "block_cross_validate": (
+            lambda w: selection.block_cross_validate(dfact.ICQF(), PLAIN, {"n_components": [1, 2]}, sample_weight=w),
+            "sample_weight of row 3 is missing",
+        ),
+        "replicate weights": (
+            lambda w: ReplicateWeights.of(replicates(w), N, method="jk1"),
+            "of row 3 is missing",
+        ),
+        "slice_variances": (
+            lambda w: dfact.ElasticCP(2, slice_variances=[w, np.ones(M)]).fit(PLAIN),
+            "slice_variances holds numbers that are not finite numbers above 0",
+        ),
+        "row labels": (lambda w: dfact.import_array(PLAIN, "d.zarr", row_labels=w), "row_labels is missing at position 3"),
+        "labels of a mode": (
+            lambda w: dfact.import_array(np.ones((2, 3, N)), "d.zarr", mode_labels=[w]),
+            "mode_labels of mode 3 is missing at position 3",
+        ),
+        "groups": (lambda w: resolve_groups(w, N), "groups is missing at position 3"),
+        "lambdas": (checked_lambdas, "expected increasing numbers of at least 0"),
+    }
+)
 
 
 @pytest.mark.parametrize("kind", COLUMNS)
@@ -416,14 +421,16 @@ def supervised(populations: Any) -> Any:
     return [model.row_populations_ == "", model.memberships_]
 
 
-OPTIONAL: dict[str, tuple[Callable[[Any], Any], tuple[NDArray[Any], ...]]] = {
-    "confounders of ICQF": (icqf, (_rng.normal(40, 9, N), TEXTS)),
-    "confounders of import_array": (of_import, (_rng.integers(18, 90, N),)),
-    "a confounder": (of_table, (WEIGHTS, TEXTS, GROUPS == 1)),
-    "a confounder with a name": (lambda values: of_table({"site": values}), (WEIGHTS, TEXTS, GROUPS == 1)),
-    "strata": (lambda labels: resolve_strata(labels, None, N), (GROUPS, TEXTS)),
-    "Admixture, supervised": (supervised, (TEXTS,)),
-}
+OPTIONAL: dict[str, tuple[Callable[[Any], Any], tuple[NDArray[Any], ...]]] = of_installed(
+    {
+        "confounders of ICQF": (icqf, (_rng.normal(40, 9, N), TEXTS)),
+        "confounders of import_array": (of_import, (_rng.integers(18, 90, N),)),
+        "a confounder": (of_table, (WEIGHTS, TEXTS, GROUPS == 1)),
+        "a confounder with a name": (lambda values: of_table({"site": values}), (WEIGHTS, TEXTS, GROUPS == 1)),
+        "strata": (lambda labels: resolve_strata(labels, None, N), (GROUPS, TEXTS)),
+        "Admixture, supervised": (supervised, (TEXTS,)),
+    }
+)
 CASES = {f"{name}: {values.dtype}": (call, values) for name, (call, several) in OPTIONAL.items() for values in several}
 
 
@@ -514,7 +521,7 @@ STRUCTURED = np.zeros(N, [("a", DOUBLE), ("b", DOUBLE)])
 )
 def test_masked_arrays_of_other_things_are_refused(X: Any, words: str) -> None:
     with quietly(), pytest.raises(dfact.DataError, match=words):
-        dfact.describe(X)
+        as_dataset(X)
     with quietly(), pytest.raises(ValueError):  # noqa: PT011  # of scikit-learn, for some
         dfact.ICQF(2).fit(X)
 
@@ -523,7 +530,7 @@ def test_blocks_that_hide_entries_and_are_declared_as_plain_integers_are_refused
     X = da.from_array(ANSWERS, chunks=(16, M)).map_blocks(
         lambda block: np.ma.masked_equal(block, 1), dtype=np.int64, meta=np.empty((0, 0), np.int64)
     )
-    for call in (dfact.describe, dfact.PCA(2).fit, lambda X: fitted("PCA", DOUBLE).transform(X).compute()):
+    for call in (dfact.NMF(2).fit, dfact.PCA(2).fit, lambda X: fitted("PCA", DOUBLE).transform(X).compute()):
         with pytest.raises(dfact.DataError, match="hides entries, and X is declared as an array of int64"):
             call(X)
 

@@ -9,13 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from dfact.data.dictionaries.base import EventColumns
-from dfact.data.dictionaries.kinds import open_dictionary
 from dfact.data.ingest.tables.event_table import EventTable, RowsOfTable, read_events
 from dfact.data.ingest.tables.stack import ONCE, Events, Instances, find_events, find_instances, which_slice
 from dfact.data.readers.base import Table
 from dfact.data.readers.columnar.columns import read_cells
 from dfact.errors import DataError, ParameterError
-from tests.formats.test_dictionaries import INPUTS, needs_inputs, read_rows
 
 LONG = EventColumns("id", "event")
 
@@ -198,31 +196,3 @@ def test_several_slices_are_asked_for_with_their_counts() -> None:
     message = str(which_slice("t.csv", "events", counts))
     assert message.startswith("t.csv has 2 events, a (2 row(s)), b (1 row(s)), expected a third mode of them or one of them; ")
     assert "--third-mode events, --event a" in message
-
-
-@needs_inputs
-def test_the_longitudinal_project() -> None:
-    folder = INPUTS / "redcap/longitudinal"
-    rows = read_rows(folder / "data.csv")
-    columns = list(rows[0])
-    for codings in ([], [folder / "event.csv"]):
-        where = open_dictionary(folder / "dictionary.csv", codings).event_columns(columns)
-        assert where is not None
-        texts = {name: pa.array([row[name] for row in rows]) for name in (where.record, *where.slots)}
-        found = find_events("data.csv", where, texts, position)
-        assert (len(found.ids), len(found.labels), len(rows)) == (3, 12, 18)
-        expected = [row["unique_event_name"] for row in read_rows(folder / "event.csv")]
-        assert set(found.labels) == set(expected)
-        if codings:
-            assert list(found.labels) == expected
-
-
-@needs_inputs
-def test_the_repeating_instruments() -> None:
-    folder = INPUTS / "redcap/repeating-instruments"
-    rows = read_rows(folder / "data.csv")
-    where = open_dictionary(folder / "dictionary.csv").event_columns(list(rows[0]))
-    assert where is not None
-    texts = {name: pa.array([row[name] for row in rows]) for name in (where.record, *where.slots)}
-    found = find_events("data.csv", where, texts, position)
-    assert found.labels == (ONCE, "bp 1", "bp 2", "bp 3")

@@ -15,6 +15,7 @@ import pytest
 from dfact.data.dictionaries.base import Dictionary, EventColumns, UntouchedBoxes, describe
 from dfact.data.dictionaries.kinds import open_dictionary, recognize_dictionary
 from dfact.data.dictionaries.table import CodebookTable
+from dfact.data.ingest.tables.stack import ONCE, find_events
 from dfact.data.readers.base import MissingCodes, Variable
 from dfact.data.readers.number_marks import NumberMarks
 from dfact.errors import DataError, ParameterError
@@ -518,3 +519,31 @@ def test_a_dictionary_overrides_what_the_file_says(tmp_path: Path) -> None:
     assert found["q2"] == Variable("q2", "number", "old q2", {1.0: "a", 2.0: "b"})
     assert found["q3"] == file["q3"]
     assert describe(file, None, []) == file
+
+
+@needs_inputs
+def test_the_longitudinal_project() -> None:
+    folder = INPUTS / "redcap/longitudinal"
+    rows = read_rows(folder / "data.csv")
+    columns = list(rows[0])
+    for codings in ([], [folder / "event.csv"]):
+        where = open_dictionary(folder / "dictionary.csv", codings).event_columns(columns)
+        assert where is not None
+        texts = {name: pa.array([row[name] for row in rows]) for name in (where.record, *where.slots)}
+        found = find_events("data.csv", where, texts, lambda row: f"line {row + 2}")
+        assert (len(found.ids), len(found.labels), len(rows)) == (3, 12, 18)
+        expected = [row["unique_event_name"] for row in read_rows(folder / "event.csv")]
+        assert set(found.labels) == set(expected)
+        if codings:
+            assert list(found.labels) == expected
+
+
+@needs_inputs
+def test_the_repeating_instruments() -> None:
+    folder = INPUTS / "redcap/repeating-instruments"
+    rows = read_rows(folder / "data.csv")
+    where = open_dictionary(folder / "dictionary.csv").event_columns(list(rows[0]))
+    assert where is not None
+    texts = {name: pa.array([row[name] for row in rows]) for name in (where.record, *where.slots)}
+    found = find_events("data.csv", where, texts, lambda row: f"line {row + 2}")
+    assert found.labels == (ONCE, "bp 1", "bp 2", "bp 3")

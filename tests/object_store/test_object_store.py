@@ -434,6 +434,7 @@ def test_imports_from_a_bucket(bucket: str, tmp_path: Path, capsys: pytest.Captu
     assert dfact.open_dataset(tmp_path / "y.zarr").shape == (51, 6)
 
 
+@pytest.mark.needs("formats")
 def test_arrays_and_statistical_files_are_read_from_a_bucket(bucket: str, tmp_path: Path) -> None:
     """Each file gives the dataset that its copy on this machine gives."""
     pyreadstat = pytest.importorskip("pyreadstat")
