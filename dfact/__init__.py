@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from dfact.data import examples
     from dfact.data.codebook import Codebook, Item, MissingCount
     from dfact.data.dataset import Dataset
-    from dfact.data.ingest.arrays.array import import_array
-    from dfact.data.ingest.arrays.triplets import import_triplets
-    from dfact.data.ingest.joins.indicators import expand_categories
-    from dfact.data.ingest.joins.join import join_datasets
-    from dfact.data.ingest.tables.table import import_table
     from dfact.data.stored_dataset import open_dataset
     from dfact.engine.cluster.certificate_names import ClusterSecurity
     from dfact.engine.cluster.connection import connect
     from dfact.genetics.admixture import Admixture
     from dfact.genetics.importer import import_genotypes
+    from dfact.imports.arrays.array import import_array
+    from dfact.imports.arrays.triplets import import_triplets
+    from dfact.imports.joins.indicators import expand_categories
+    from dfact.imports.joins.join import join_datasets
+    from dfact.imports.tables.table import import_table
     from dfact.models.bounded_nmf.icqf import ICQF
     from dfact.models.bounded_nmf.nmf import NMF
     from dfact.models.cp.als import CPALS
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dfact.models.gom.estimator import GradeOfMembership
     from dfact.models.pca.estimator import PCA
     from dfact.models.persistence import load_model, save_model
-    from dfact.monitoring.server import serve_metrics
+    from dfact.monitoring.metrics import serve_metrics
     from dfact.progress import Progress
     from dfact.questionnaires.description import Description, describe
     from dfact.questionnaires.factor_analysis.estimator import FactorAnalysis
@@ -107,16 +107,16 @@ _MODULES |= {
     "Progress": "dfact.progress",
     "concatenate": "dfact.data.concatenate",
     "connect": "dfact.engine.cluster.connection",
-    "expand_categories": "dfact.data.ingest.joins.indicators",
-    "import_array": "dfact.data.ingest.arrays.array",
-    "import_table": "dfact.data.ingest.tables.table",
-    "import_triplets": "dfact.data.ingest.arrays.triplets",
-    "join_datasets": "dfact.data.ingest.joins.join",
+    "expand_categories": "dfact.imports.joins.indicators",
+    "import_array": "dfact.imports.arrays.array",
+    "import_table": "dfact.imports.tables.table",
+    "import_triplets": "dfact.imports.arrays.triplets",
+    "join_datasets": "dfact.imports.joins.join",
     "load_model": "dfact.models.persistence",
     "open_dataset": "dfact.data.stored_dataset",
     "plan": "dfact.models.estimator",
     "save_model": "dfact.models.persistence",
-    "serve_metrics": "dfact.monitoring.server",
+    "serve_metrics": "dfact.monitoring.metrics",
     "write_report": "dfact.report.write",
 }
 

@@ -25,7 +25,7 @@ class Entry:
     command: str | None
     """Name of its commands, as in ``dfact fit icqf``; None for a model without commands."""
     presenter: str | None = None
-    """Module and class of what a report shows of it, such as ``dfact.report.presenters.pca:PCAPresenter``; None for what any model has."""
+    """Module and class of what a report shows of it, such as ``dfact.models.pca.presenter:PCAPresenter``; None for what any model has."""
     guide: str = "extending"
     """Name of its guide, as in ``dfact help questionnaires``."""
     specs: str | None = None
@@ -58,6 +58,10 @@ class Slice:
     """Options that it adds to commands of the core, such as ``--population``."""
     demos: Mapping[str, str] = field(default_factory=dict)
     """Kinds of ``dfact demo``, such as ``dfact.genetics.demo:GENOTYPES``."""
+    guides: tuple[str, ...] = ()
+    """Guides in its folder ``guides``, as in ``dfact help jobs``."""
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """Guides of commands, its own and those of the core for which its guide has more to say."""
     dictionaries: tuple[str, ...] = ()
     """Classes of dictionaries next to tables, such as ``dfact.formats.redcap:RedcapDictionary``."""
 
@@ -71,30 +75,43 @@ class Slice:
         return f'{what} is part of dfact\'s {self.name} ({self.about}), which is not installed: pip install "dfact[{self.name}]"'
 
 
+NAMES: Mapping[str, str] = {
+    "selection.bootstrap": "dfact.stability.bootstrap",
+    "selection.replicability": "dfact.models.cp.replicability",
+    "selection.select_by_held_out": "dfact.models.expectile.held_out_entries",
+    "selection.select_by_modularity": "dfact.models.gom.modularity",
+    "selection.select_each_by_held_out": "dfact.models.expectile.held_out_entries",
+    "selection.select_number_of_components": "dfact.models.pca.number_of_components",
+    "selection.select_penalty": "dfact.models.cp.penalty_selection",
+    "report.plot_memberships": "dfact.models.gom.plots",
+}
+"""Public names of a package of dfact that a family or a room above it has, with their modules."""
 KIND = "model"
 """Kind of the group that holds a saved model."""
 
 
 def _entry(name: str, module: str, command: str, presenter: str, guide: str) -> Entry:
-    """Return a model of the core: its module in ``models``, its presenter in ``report.presenters``, its commands those of its family."""
-    commands = f"dfact.cli.models.{module.partition('.')[0]}"
-    return Entry(name, f"dfact.models.{module}", command, f"dfact.report.presenters.{presenter}", guide, commands)
+    """Return a model of the core: its module in ``models``, its presenter and its commands in the folder of its family."""
+    family = f"dfact.models.{module.partition('.')[0]}"
+    return Entry(name, f"dfact.models.{module}", command, f"{family}.presenter:{presenter}", guide, f"{family}.commands")
 
 
 _CORE = (
-    _entry("ICQF", "bounded_nmf.icqf", "icqf", "bounded_nmf:ICQFPresenter", "questionnaires"),
-    _entry("NMF", "bounded_nmf.nmf", "nmf", "bounded_nmf:NMFPresenter", "nmf"),
-    _entry("PCA", "pca.estimator", "pca", "pca:PCAPresenter", "pca"),
-    _entry("GradeOfMembership", "gom.estimator", "gom", "gom.presenter:GoMPresenter", "classes"),
-    _entry("ExpectileMF", "expectile.estimator", "emf", "expectile:ExpectilePresenter", "expectiles"),
-    _entry("ElasticCP", "cp.elastic", "cp", "cp.presenter:CPPresenter", "tensors"),
-    _entry("CPALS", "cp.als", "cpals", "cp.presenter:CPPresenter", "tensors"),
+    _entry("ICQF", "bounded_nmf.icqf", "icqf", "ICQFPresenter", "questionnaires"),
+    _entry("NMF", "bounded_nmf.nmf", "nmf", "NMFPresenter", "nmf"),
+    _entry("PCA", "pca.estimator", "pca", "PCAPresenter", "pca"),
+    _entry("GradeOfMembership", "gom.estimator", "gom", "GoMPresenter", "classes"),
+    _entry("ExpectileMF", "expectile.estimator", "emf", "ExpectilePresenter", "expectiles"),
+    _entry("ElasticCP", "cp.elastic", "cp", "CPPresenter", "tensors"),
+    _entry("CPALS", "cp.als", "cpals", "CPPresenter", "tensors"),
 )
 SLICES = (
     Slice(
         "batch",
         "jobs of several steps, on one machine, under Slurm and on Kubernetes",
         commands={"run": "dfact.batch.run:run", "deploy": "dfact.batch.deploy:deploy"},
+        guides=("jobs",),
+        topics={"run": "jobs", "deploy": "jobs"},
     ),
     Slice(
         "formats",
@@ -157,6 +174,8 @@ SLICES = (
             "--keep-failing",
         ),
         demos={"genotypes": "dfact.genetics.demo:GENOTYPES"},
+        guides=("admixture", "from-admixture"),
+        topics={"pong": "admixture", "structure": "admixture"},
     ),
     Slice(
         "questionnaires",
@@ -187,6 +206,8 @@ SLICES = (
             "number_of_factors": "dfact.questionnaires.factor_analysis.number_of_factors",
             "scales": "dfact.questionnaires.scales",
         },
+        guides=("from-psych", "psychometrics"),
+        topics={"compare": "questionnaires", "describe": "psychometrics", "report": "psychometrics"},
     ),
     Slice(
         "sites",
@@ -194,6 +215,15 @@ SLICES = (
         names={"Sites": "dfact.sites.transport"},
         commands={"site": "dfact.sites.command:site"},
         parts={"across_sites": "dfact.sites.across_sites"},
+        demos={"federated": "dfact.sites.demo:FEDERATED"},
+        guides=("data-office", "federated"),
+        topics={
+            "site": "federated",
+            "site contract": "federated",
+            "site join": "federated",
+            "site log": "data-office",
+            "site policy": "data-office",
+        },
     ),
 )
 INSTALLED = tuple(each for each in SLICES if each.installed)
@@ -211,7 +241,9 @@ def load(name: str) -> Any:
 
 
 def find_public(name: str) -> Any:
-    """Return what a slice has under a public name, such as ``selection.block_bootstrap``; raise AttributeError for other names."""
+    """Return what another room has under a public name, such as ``selection.block_bootstrap``; raise AttributeError for other names."""
+    if name in NAMES:
+        return load(f"{NAMES[name]}:{name.rpartition('.')[2]}")
     for each in SLICES:
         if name in each.names:
             if not each.installed:

@@ -1,14 +1,15 @@
-"""Settings: Dask's configuration, read without importing Dask unless it is configured, the processors of this process, and its screen."""
+"""Settings: Dask's configuration, read without importing Dask unless it is needed, the id of this run, the processors and the screen."""
 
 import os
 import site
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from math import ceil
 from pathlib import Path
 from typing import Any, TextIO
+from uuid import uuid4
 
 _ENDINGS = (".json", ".yaml", ".yml")
 
@@ -66,3 +67,25 @@ def in_notebook() -> bool:
 def is_watched(stream: TextIO) -> bool:
     """Return whether a user sees what is written to the stream at once."""
     return stream.isatty() or (in_notebook() and stream in (sys.stdout, sys.stderr))
+
+
+SETTING = "dfact.run-id"
+"""The setting in ``dask.config`` that all processes of a run share."""
+_used: list[str] = []
+"""The ids that this process uses, the present one last."""
+
+
+def run_id() -> str:
+    """Return the id of the run that this process belongs to; empty if none was given."""
+    return _used[-1] if _used else str(setting(SETTING) or "")
+
+
+@contextmanager
+def use_run_id(given: str | None = None) -> Iterator[str]:
+    """Give this process the id that is ``given`` or configured, else a new one; yields it."""
+    name = given or run_id() or uuid4().hex[:12]
+    _used.append(name)
+    try:
+        yield name
+    finally:
+        _used.pop()

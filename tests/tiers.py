@@ -15,17 +15,23 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from dfact.catalogue import SLICES
+
 ROOT = Path(__file__).resolve().parents[1]
 MARKERS = ("further", "exhaustive", "cluster", "process", "faults", "object_store", "browser", "root")
 SECONDS = Path(__file__).parent / "seconds.json"
 """Processor seconds of the default and of the further tests of each file, as ``python -m tests.cpu_seconds --record FILE`` found them."""
 BUDGET = 240.0
 """Processor seconds of further tests that ``--touched`` runs at most, by that record."""
+PUBLIC = {name.rpartition(".")[2]: module for each in SLICES for name, module in each.names.items()}
+PUBLIC |= {entry.name: entry.module for each in SLICES for entry in each.models}
+"""The modules of slices by their public names, by which tests ask for them: ``dfact.Admixture``."""
 FOLDERS = ("dfact", "tests", "benchmarks", "deploy")
 READERS = {
     "README.md": "tests/documentation",
     ".github": "tests/documentation",
     "dfact/guides": "tests/documentation",
+    "dfact/*/guides": "tests/documentation",
     "deploy": "tests/batch",
     "dfact/batch/manifests": "tests/batch",
     "pyproject.toml": "tests",
@@ -44,9 +50,25 @@ def modules() -> dict[str, Path]:
     return found
 
 
+def slice_of(path: Path) -> str | None:
+    """Return the slice in whose folder a file is; None elsewhere."""
+    return next((each.name for each in SLICES if path.is_relative_to(ROOT / "dfact" / each.name)), None)
+
+
+@cache
+def modules_of_core() -> dict[str, Path]:
+    """Return the files of the modules outside slices, by their names."""
+    return {name: path for name, path in modules().items() if slice_of(path) is None}
+
+
 def imports(path: Path) -> Iterator[Path]:
-    """Yield the files of the modules that a module imports, anywhere in it, and those it names in text, as commands and patches do."""
-    known = modules()
+    """Yield the files of the modules that a module imports, anywhere in it, and those it names in text, as commands and patches do.
+
+    The core names modules of slices in the catalogue and for types alone, and would lead from each slice to everything. A test also asks
+    for modules of slices by their public names.
+    """
+    is_core = path.is_relative_to(ROOT / "dfact") and slice_of(path) is None
+    known = modules_of_core() if is_core else modules()
     for node in ast.walk(ast.parse(path.read_bytes())):
         names: list[str] = []
         if isinstance(node, ast.Import):
@@ -55,6 +77,8 @@ def imports(path: Path) -> Iterator[Path]:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("dfact."):
             names = [node.value, node.value.rpartition(".")[0]]
+        elif isinstance(node, ast.Attribute) and node.attr in PUBLIC and path.name.startswith("test_"):
+            names = [PUBLIC[node.attr]]
         elif isinstance(node, ast.Constant) and node.value == "dfact":  # the command
             names = ["dfact.cli.main"]
         yield from {known[name] for name in names if name in known}
@@ -83,8 +107,12 @@ def users() -> dict[Path, set[Path]]:
 
 
 def distances(files: Iterable[Path]) -> dict[Path, int]:
-    """Return all files that these files touch, with the number of imports between."""
-    reached, queue = {}, deque((path, 0) for path in files)
+    """Return all files that these files touch, with the number of imports between.
+
+    A slice also touches its tests that run it as a program, and those of the guides, which follow after the others.
+    """
+    files = list(files)
+    reached, queue = dict[Path, int](), deque((path, 0) for path in files)
     while queue:
         path, distance = queue.popleft()
         if path in reached:
@@ -93,13 +121,15 @@ def distances(files: Iterable[Path]) -> dict[Path, int]:
         queue.extend((user, distance + 1) for user in users().get(path, ()))
         if path.suffix != ".py":
             queue.extend((reader, distance + 1) for reader in readers(path))
-    return reached
+    folders = {folder for path in files if (name := slice_of(path)) is not None for folder in (name, "documentation")}
+    last = 1 + max(reached.values(), default=0)
+    return dict.fromkeys((test for each in folders for test in (ROOT / "tests" / each).rglob("test_*.py")), last) | reached
 
 
 def readers(path: Path) -> Iterator[Path]:
     """Yield the files that read a file which is not a module: tests by ``READERS``, and the modules beside it, or above it if none are."""
     for place, folder in READERS.items():
-        if path.is_relative_to(ROOT / place):
+        if any(path.is_relative_to(found) for found in ROOT.glob(place)):
             yield from (ROOT / folder).rglob("test_*.py")
     for folder in path.relative_to(ROOT).parents[:-1]:
         if beside := list((ROOT / folder).glob("*.py")):

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 import dfact
-from dfact.data.ingest.writing.writer import dataset_writer
 from dfact.data.synthetic import PlantedAdmixture
 from dfact.genetics.genotype_file import pack
 from dfact.genetics.kernels import MISSING
+from dfact.imports.writing.writer import dataset_writer
 from dfact.storage.location import parse_location
 
 _VARIANTS = 200  # written to a .bed file at a time

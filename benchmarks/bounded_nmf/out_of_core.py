@@ -23,9 +23,9 @@ import pyarrow.parquet
 
 import dfact
 from benchmarks.common import Peak, call_in_new_process, exit_code, report
-from dfact.data.ingest.writing.writer import dataset_writer
 from dfact.data.memory_limit import parse_bytes
 from dfact.data.synthetic import PlantedQuestionnaire
+from dfact.imports.writing.writer import dataset_writer
 
 PASSES = 8
 

@@ -32,10 +32,10 @@ from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.data.synthetic import PlantedQuestionnaire
-from dfact.engine.driver import drive
 from dfact.engine.executors import ThreadsExecutor
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import RunPass
+from dfact.engine.requests import drive
 from dfact.engine.threads import single_threaded
 from dfact.models.bounded_nmf.passes import MMPass, RowStart
 from dfact.models.bounded_nmf.problem import make_problem

@@ -29,7 +29,7 @@ from benchmarks.engine.idle_workers import IdleCluster, WaitingSteps
 from benchmarks.readme_figures import save
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
-from dfact.data.sources.dense import ZarrSource
+from dfact.data.sources.base import ZarrSource
 from dfact.data.synthetic import elastic_cp_simulation
 from dfact.engine.executors import LocalSession, ThreadsExecutor
 from dfact.engine.memory_plan import Plan

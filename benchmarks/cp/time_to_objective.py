@@ -24,8 +24,7 @@ from benchmarks.common import exit_code, report
 from benchmarks.cp.speed import make
 from benchmarks.cp.stochastic import CountedSource, Forgetful, counted
 from dfact.data.dataset import Dataset
-from dfact.engine.driver import drive
-from dfact.engine.requests import Solver
+from dfact.engine.requests import Solver, drive
 from dfact.engine.requests import run as run_pass
 from dfact.models.cp import stochastic
 from dfact.models.cp.passes import RowsPass

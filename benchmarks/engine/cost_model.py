@@ -17,8 +17,8 @@ from scipy.optimize import nnls
 import dfact
 from dfact.data.layout import Layout
 from dfact.engine.cluster.placement import Tree, build_call_tree, split_runs
+from dfact.engine.partitions import Leaves, TreeSum
 from dfact.engine.passes import PartialSums
-from dfact.engine.reduction import Leaves, TreeSum
 
 _ENTRY_SECONDS = 1.5e-9
 """Seconds of a thread per entry of ICQF with 20 factors, read from disk: benchmarks/bounded_nmf/out_of_core."""

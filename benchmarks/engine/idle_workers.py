@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from benchmarks.common import wait_until
 from benchmarks.faults.fits import FORKSERVER, PATIENCE
 from dfact.data.layout import Layout
-from dfact.data.sources.dense import ArraySource
+from dfact.data.sources.base import ArraySource
 from dfact.engine.block_state import BlockState
 from dfact.engine.cluster.session import ClusterSession
 from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan

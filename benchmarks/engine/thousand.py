@@ -37,8 +37,8 @@ from benchmarks.common import exit_code, peak_bytes, report
 from benchmarks.engine.idle_workers import IdleCluster, count_messages, noise
 from benchmarks.faults.fits import FORKSERVER
 from dfact.data.layout import Layout
+from dfact.data.sources.base import DenseSource
 from dfact.data.sources.dask import worker_infos
-from dfact.data.sources.dense import DenseSource
 from dfact.engine.block_state import BlockState
 from dfact.engine.cluster import session as session_module
 from dfact.engine.cluster.session import ClusterSession

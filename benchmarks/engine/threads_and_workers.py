@@ -32,10 +32,10 @@ from dfact.data.dataset import Dataset
 from dfact.data.synthetic import PlantedQuestionnaire
 from dfact.engine.block_state import BlockState
 from dfact.engine.cluster.session import DistributedExecutor
-from dfact.engine.driver import drive
 from dfact.engine.executors import ThreadsExecutor
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, PartialSums, Pass, RunPass
+from dfact.engine.requests import drive
 from dfact.linalg.svd import SketchPass
 from dfact.models.bounded_nmf.passes import RowStart
 from dfact.models.bounded_nmf.problem import make_problem

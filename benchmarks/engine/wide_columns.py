@@ -22,14 +22,13 @@ from numpy.typing import NDArray
 
 from benchmarks.common import Peak, call_in_new_process, exit_code, report
 from dfact.data.layout import Layout
-from dfact.data.sources.dense import ZarrSource
+from dfact.data.sources.base import ZarrSource
 from dfact.engine.block_state import BlockState, StateArrays
-from dfact.engine.driver import drive
 from dfact.engine.executors import ThreadsExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, PartialSums, Pass, TiledPass
-from dfact.engine.requests import Solver, run, step_tiles
+from dfact.engine.requests import Solver, drive, run, step_tiles
 from dfact.engine.tiles import Tile, TileBroadcast
 from dfact.linalg.svd import right_singular, tiled_gram_size
 

@@ -11,7 +11,7 @@ from scipy.linalg import hadamard
 import dfact
 from benchmarks.evidence.calibration import COVERAGE, Counts, Experiment, Statement
 from dfact.data.coerce import as_dataset
-from dfact.selection.resampling.refits import Matching
+from dfact.stability.refits import Matching
 
 TITLE = "Stability of loadings"
 INTRODUCTION = """

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import dfact
 from benchmarks.evidence.calibration import COVERAGE, Counts, Experiment, Statement
-from dfact.selection.tensors.factor_match import match_components
+from dfact.models.cp.factor_match import match_components
 
 TITLE = "Components of tensors"
 INTRODUCTION = """

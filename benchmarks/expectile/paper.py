@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 import dfact
 from benchmarks.common import REAL_DATA, exit_code, report
+from dfact.models.expectile.held_out_entries import select_each_by_held_out
 from dfact.report.plots import new_figure, save_figure
-from dfact.selection.cross_validation.held_out_entries import select_each_by_held_out
 
 Thresholds = list[tuple[str, bool]]
 

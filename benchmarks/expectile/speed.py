@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 import dfact
 from benchmarks.bounded_nmf.out_of_core import Clock
 from benchmarks.common import Peak, call_in_new_process, exit_code, report, side_by_side
-from dfact.data.ingest.writing.writer import dataset_writer
 from dfact.data.memory_limit import parse_bytes
+from dfact.imports.writing.writer import dataset_writer
 
 K, SWEEPS, RIDGE = 10, 30, 1e-3
 SHAPE = 1000, 1000

@@ -28,7 +28,7 @@ import numpy as np
 import dfact
 from benchmarks.faults.fits import FORKSERVER
 from dfact.errors import DfactError, StoreError
-from dfact.storage import writers
+from dfact.storage import replacement
 from dfact.storage.arrays import write_array
 from dfact.storage.files import atomic_file
 from dfact.storage.groups import create_group, exists, open_group
@@ -136,7 +136,7 @@ def writer(
 ) -> None:
     """Write a version in a process of its own, which says what came of it, and kills itself at a step."""
     os.environ.update(environment)
-    writers.WAIT_SECONDS = _PATIENCE
+    replacement.WAIT_SECONDS = _PATIENCE
     location, said = parse_location(path), ""
     start.wait(_PATIENCE)
     watch(location, *kill, pauses)

@@ -48,7 +48,7 @@ def _tensor() -> Any:
 
 
 def _imported(path: Path, out: Path) -> dfact.Dataset:
-    from dfact.data.readers.formats import open_array
+    from dfact.imports.readers.formats import open_array
 
     return dfact.import_array(open_array(path), out / "d.zarr", empty_rows="drop")
 

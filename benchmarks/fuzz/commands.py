@@ -25,8 +25,7 @@ from benchmarks.fuzz.genotypes import bed_target
 from benchmarks.fuzz.target import M, Target, answers, expect
 from dfact.batch.job_file import Step
 from dfact.cli import main as cli
-from dfact.cli.declarations import InputLocation, InputPath, OutputLocation, UpdatedLocation
-from dfact.cli.types import Counts, MatrixShape, NumberOrWord, Numbers
+from dfact.cli.types import Counts, InputLocation, InputPath, MatrixShape, NumberOrWord, Numbers, OutputLocation, UpdatedLocation
 from dfact.engine.cluster import connection
 from dfact.errors import DfactError
 

@@ -18,8 +18,8 @@ from benchmarks.fuzz.datasets import estimator, write_dataset
 from benchmarks.fuzz.mutations import STRANGE, mutate_json, mutate_store
 from benchmarks.fuzz.target import M, N, Target, expect
 from dfact.cli.info import stored_model_text
+from dfact.models.persistence import write_array
 from dfact.models.provenance import SelectionRecord, Stability
-from dfact.models.saved_arrays import write_array
 
 
 def model_target(kind: str) -> Target:

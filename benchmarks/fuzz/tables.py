@@ -21,8 +21,8 @@ from pyarrow import feather
 import dfact
 from benchmarks.fuzz.mutations import mutate_bytes, mutate_file, mutate_text
 from benchmarks.fuzz.target import M, N, Target, answers, expect, read_values
-from dfact.data.readers.columnar import arrow, parquet
-from dfact.data.readers.text import delimited
+from dfact.imports.readers.columnar import arrow, parquet
+from dfact.imports.readers.text import delimited
 
 IMPORT: dict[str, Any] = {"items": "Q*", "id_column": "id", "confounders": ["age", "sex"], "missing": [-9, "NA"], "empty_rows": "drop"}
 

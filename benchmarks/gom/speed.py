@@ -24,14 +24,13 @@ from sklearn.utils.extmath import randomized_svd
 import dfact
 from benchmarks.common import GOM_ALGORITHMS, Peak, call_in_new_process, exit_code, lone_pure_subjects, report, side_by_side
 from dfact.data.layout import Layout
-from dfact.data.sources.base import RowSource
-from dfact.data.sources.dense import ArraySource
+from dfact.data.sources.base import ArraySource, RowSource
 from dfact.data.synthetic import gom_simulation
-from dfact.engine.driver import drive
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, NoSums, Pass, RunPass
+from dfact.engine.requests import drive
 from dfact.linalg.kmeans import kmeans
 from dfact.linalg.row_points import Embedding, EmbedPass
 from dfact.linalg.svd import gram_size, right_singular, zero_filled

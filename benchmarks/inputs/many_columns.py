@@ -40,7 +40,7 @@ def read(path: str) -> dict[str, Any]:
     """Import a file, and return the shape of the dataset and the CPU seconds of this process and of those that it started."""
     import psutil
 
-    from dfact.data.ingest.tables.table import import_table
+    from dfact.imports.tables.table import import_table
 
     dataset = import_table(path, f"{path}.zarr", items="Q*")
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 import dfact
 from benchmarks.common import exit_code, report, side_by_side
-from dfact.data.ingest.writing import writer
-from dfact.data.verification import verify_dataset
+from dfact.data.stored_dataset import verify_dataset
+from dfact.imports.writing import writer
 
 _SMALL = 200, 20
 _MOST = 1.1

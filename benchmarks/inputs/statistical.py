@@ -49,7 +49,7 @@ def write(folder: str, rows: int, columns: int) -> None:
 
 def read(path: str) -> dict[str, Any]:
     """Import a file, and return what the dataset holds and what it cost this process."""
-    from dfact.data.ingest.tables.table import import_table
+    from dfact.imports.tables.table import import_table
 
     began = time.perf_counter()
     target = f"{path}.zarr"

@@ -28,7 +28,7 @@ from benchmarks.suite.coverage import ROOT, collected, load
 ROOMS = {
     "kernels": "dfact/kernels/*.py",
     "passes": "dfact/engine/passes.py",
-    "reduction": "dfact/engine/reduction.py",
+    "reduction": "dfact/engine/partitions.py",
     "checkpoint": "dfact/engine/checkpoint.py",
     "persistence": "dfact/models/persistence.py",
 }

@@ -21,6 +21,7 @@ PAGES = (
     "benchmarks/README.md",
     ".github/CONTRIBUTING.md",
     "dfact/guides/*.md",
+    "dfact/*/guides/*.md",
     "benchmarks/pictures/*.png",
     "deploy/site/static/*.svg",
 )

@@ -105,7 +105,8 @@ def gallery(folder: Path) -> None:
         for picture in PICTURES:
             run(picture.command)
             (target / picture.file).write_bytes(Path(picture.file).read_bytes())
-            link = f"[{picture.guide}](dfact/guides/{picture.guide}.md)"
+            [page] = (path.relative_to(folder) for path in (folder / "dfact").rglob(f"guides/{picture.guide}.md"))
+            link = f"[{picture.guide}]({page})"
             parts += [f"## {picture.title}", f"{picture.text} The guide on {link} explains it."]
             parts += [f"```sh\n{picture.command}\n```", f"![{picture.title}](gallery/{picture.file})"]
     for shot in SCREENSHOTS:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfact.batch.job_file import Step
-from dfact.cli.declarations import FittingCommand
+from dfact.cli.types import FittingCommand
 from dfact.errors import DfactError
 
 if TYPE_CHECKING:

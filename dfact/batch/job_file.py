@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from dfact.cli.declarations import InputLocation, InputPath, OutputLocation, UpdatedLocation
+from dfact.cli.types import InputLocation, InputPath, OutputLocation, UpdatedLocation
 from dfact.errors import DfactError, ParameterError
 from dfact.storage.location import Location
 

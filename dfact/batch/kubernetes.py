@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfact.batch.job_file import Problem, Step
-from dfact.cli.declarations import FittingCommand
+from dfact.cli.types import FittingCommand
 from dfact.errors import MemoryPlanError, StoreError
 from dfact.storage.location import Location, parse_location
 

@@ -17,8 +17,7 @@ from uuid import uuid4
 from dfact.batch.job_file import Step, job_path
 from dfact.errors import StoreError
 from dfact.monitoring.logs import utc_now
-from dfact.monitoring.run_id import run_id
-from dfact.storage.digests import sealed
+from dfact.settings import run_id
 from dfact.storage.location import Location, is_web, parse_location
 
 KIND = "job"
@@ -62,9 +61,9 @@ class Record:
     """
 
     def __init__(self, location: Location) -> None:
-        from dfact.storage.groups import attributes, exists, open_group
+        from dfact.storage.groups import attributes, exists, open_group, read_metadata
         from dfact.storage.records import WRITER, check_writer
-        from dfact.storage.versions import read_metadata
+        from dfact.storage.seals import sealed
 
         self.location = location
         stored: dict[str, Any] = {"steps": {}}
@@ -217,10 +216,10 @@ class Record:
         self._write()
 
     def _write(self) -> None:
-        from dfact.storage.groups import FORMAT_VERSION
+        from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, replace_metadata
         from dfact.storage.records import WRITER
-        from dfact.storage.versions import ATTRIBUTE, replace_metadata
-        from dfact.storage.writers import locked
+        from dfact.storage.replacement import locked
+        from dfact.storage.seals import sealed
 
         description = {"kind": KIND, "format": FORMAT_VERSION, "complete": True, WRITER: version("dfact")}
         written: Any = sealed(description | {"owner": self._owner, "steps": self._steps})

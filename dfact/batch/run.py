@@ -10,7 +10,7 @@ from dfact.batch.record import Record
 from dfact.batch.runner import find_problems, job_log, run_steps
 from dfact.cli.options import cluster, example, metrics_option, metrics_server
 from dfact.cli.types import path_type
-from dfact.monitoring.run_id import use_run_id
+from dfact.settings import use_run_id
 from dfact.storage.location import parse_location
 
 

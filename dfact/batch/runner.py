@@ -14,7 +14,7 @@ from dfact.batch.record import Record, output_exists
 from dfact.errors import DfactError, StoppedError
 from dfact.monitoring import metrics
 from dfact.monitoring.logs import JSONLines, LogStream, TextLines, event_fields
-from dfact.storage.writers import taking_over
+from dfact.storage.replacement import taking_over
 
 _JOB_FIELDS = {"step": 0, "command": "job"}
 """The step and command of lines about the job itself."""

@@ -16,7 +16,6 @@ from dfact.cli.answer_options import (
     not_missing_option,
     recode_option,
 )
-from dfact.cli.declarations import InputLocation, InputPath, OutputLocation
 from dfact.cli.options import (
     Option,
     choice,
@@ -28,7 +27,7 @@ from dfact.cli.options import (
     read_dataset,
     scheduler_option,
 )
-from dfact.cli.types import MatrixShape
+from dfact.cli.types import InputLocation, InputPath, MatrixShape, OutputLocation
 from dfact.storage.location import Location, absolute
 
 if TYPE_CHECKING:
@@ -187,7 +186,7 @@ def import_command(source: Location, destination: Location, **settings: Any) -> 
     .bed. DEST is the dataset, a Zarr store. Wordings, labels, and missing codes are taken from the file where it has them.
     """
     from dfact.cli.info import dataset_text
-    from dfact.data.readers.formats import holds_genotypes
+    from dfact.imports.readers.formats import holds_genotypes
     from dfact.progress import Progress
 
     genotypes = holds_genotypes(str(source))
@@ -214,7 +213,7 @@ def _import_table(
     scheduler: str | None = None,
     **settings: Any,
 ) -> "Dataset":
-    from dfact.data.ingest.tables.table import import_table
+    from dfact.imports.tables.table import import_table
 
     if scheduler is not None:
         source = absolute(source)  # workers may have another working folder
@@ -273,9 +272,9 @@ def import_array_command(
     samples. DEST is the dataset, a Zarr store.
     """
     from dfact.cli.info import dataset_text
-    from dfact.data.ingest.arrays.array import import_array
-    from dfact.data.readers.base import ReadOptions
-    from dfact.data.readers.formats import open_array, open_labels
+    from dfact.imports.arrays.array import import_array
+    from dfact.imports.readers.base import ReadOptions
+    from dfact.imports.readers.formats import open_array, open_labels
     from dfact.progress import Progress
 
     try:
@@ -333,7 +332,7 @@ def import_triplets_command(source: Location, destination: Location, **settings:
     of the formats that 'dfact help formats' lists. DEST is the dataset, a Zarr store.
     """
     from dfact.cli.info import dataset_text
-    from dfact.data.ingest.arrays.triplets import import_triplets
+    from dfact.imports.arrays.triplets import import_triplets
     from dfact.progress import Progress
 
     with closing(Progress("import")) as progress:
@@ -363,7 +362,7 @@ def indicators(data: Location, destination: Location, items: tuple[str, ...], li
     answers as counts or as ordered, such as gom, then describe each category separately. Other items stay as they are.
     """
     from dfact.cli.info import dataset_text
-    from dfact.data.ingest.joins.indicators import expand_categories
+    from dfact.imports.joins.indicators import expand_categories
     from dfact.progress import Progress
 
     with closing(Progress("indicators")) as progress:
@@ -397,7 +396,7 @@ def join(destination: Location, datasets: tuple[Location, ...], **settings: Any)
     questionnaires are treated as missing. Confounders of all datasets are combined.
     """
     from dfact.cli.info import dataset_text
-    from dfact.data.ingest.joins.join import join_datasets
+    from dfact.imports.joins.join import join_datasets
     from dfact.progress import Progress
 
     if len(datasets) < 2:

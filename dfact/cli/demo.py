@@ -51,7 +51,7 @@ The examples of all commands use these files. A kind that needs an extra of dfac
 @click.pass_context
 def demo(context: click.Context, kind: str, output: Path) -> None:
     """Write the files of a kind, print and run its commands, and name its guide."""
-    from dfact.data.readers.base import require_modules
+    from dfact.imports.readers.base import require_modules
     from dfact.text import align_columns
 
     chosen = KINDS[kind]

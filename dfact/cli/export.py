@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from dfact.catalogue import find_part
-from dfact.cli.declarations import InputLocation, OutputLocation
 from dfact.cli.options import apa_option, example, items_option, overwrite_option
+from dfact.cli.types import InputLocation, OutputLocation
 from dfact.storage.location import Location
 
 _OF_CONFOUNDERS = ("effects", "impact", "confounders")
@@ -78,7 +78,6 @@ def export(
     """
     table = table or ("factors" if Path(out).suffix in (".Q", ".Q_se") else "loadings")
     _check_options(table, {"--suppress": suppress, "--items": items, "--style": style})
-    from dfact.data.dictionaries.table import read_items
     from dfact.export.files import (
         FITTED_ROW_FORMATS,
         TABLE_FORMATS,
@@ -92,6 +91,7 @@ def export(
         write_stability,
     )
     from dfact.export.statistics import write_statistics
+    from dfact.imports.dictionaries.table import read_items
     from dfact.models.persistence import load_model
     from dfact.progress import Progress
     from dfact.report.presenters.base import find_presenter

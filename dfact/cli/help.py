@@ -9,19 +9,18 @@ from importlib.resources.abc import Traversable
 
 import click
 
-from dfact.catalogue import BY_COMMAND, CATALOGUE
+from dfact.catalogue import BY_COMMAND, CATALOGUE, INSTALLED, MISSING
 from dfact.cli.demo_kinds import KINDS
 from dfact.cli.options import example
 
 _WIDTH = 110
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
+_GUIDE = re.compile(r"(?:\.\./.*guides/)?([\w-]+)\.md")
+"""A link to a guide, of the core or of a slice."""
 _ITALIC, _ESCAPED = re.compile(r'(?<![\w*`"])\*([^\s*]+)\*'), re.compile(r"\\([\[\]])")
 _IMAGE = re.compile(r'<img[^>]*alt="([^"]*)"[^>]*>')
 _GUIDES = {
-    "compare": "questionnaires",
     "demo": "questionnaires",
-    "deploy": "jobs",
-    "describe": "psychometrics",
     "export": "formats",
     "import": "import",
     "import-array": "import",
@@ -29,26 +28,20 @@ _GUIDES = {
     "indicators": "import",
     "info": "import",
     "join": "import",
-    "pong": "admixture",
-    "report": "psychometrics",
-    "run": "jobs",
+    "report": "tour",
     "select": "selection",
-    "site": "federated",
-    "site contract": "federated",
-    "site join": "federated",
-    "site log": "data-office",
-    "site policy": "data-office",
     "stability": "stability",
-    "structure": "admixture",
     "transform": "import",
     "update": "updates",
 }
-"""Guides of the commands that do not belong to one model."""
+"""Guides of the commands of the core that do not belong to one model."""
 
 
 def _guides() -> dict[str, Traversable]:
-    """Return the file of each topic, in the order of their names."""
-    found = {file.name.removesuffix(".md"): file for file in (files("dfact") / "guides").iterdir() if file.name.endswith(".md")}
+    """Return the file of each guide of the core and of the installed slices, in the order of their names."""
+    package = files("dfact")
+    found = {file.name.removesuffix(".md"): file for file in (package / "guides").iterdir() if file.name.endswith(".md")}
+    found |= {name: package / each.name / "guides" / f"{name}.md" for each in INSTALLED for name in each.guides}
     return dict(sorted(found.items()))
 
 
@@ -58,7 +51,21 @@ def _guide_of() -> dict[str, str]:
     found |= {entry.name.lower(): entry.guide for entry in CATALOGUE}
     for command, entry in BY_COMMAND.items():
         found |= dict.fromkeys((command, f"fit {command}", f"select {command}"), entry.guide)
-    return found | _GUIDES
+    found |= _GUIDES
+    for each in INSTALLED:
+        found |= each.topics
+    return found
+
+
+def _missing(key: str) -> str | None:
+    """Return what to tell a user who asks for a topic of a slice that is not installed; None for other topics."""
+    for each in MISSING:
+        if key in each.guides:
+            return each.missing(f"the guide {key!r}")
+        models = {name.lower() for entry in each.models for name in (entry.name, entry.command) if name}
+        if key.removeprefix("fit ").removeprefix("select ").removeprefix("demo ") in {*each.topics, *each.demos, *models}:
+            return each.missing(f"the guide of {key!r}")
+    return None
 
 
 def name_guides(root: click.Group) -> None:
@@ -96,10 +103,12 @@ def help_command(context: click.Context, topic: tuple[str, ...]) -> None:
         for each, file in guides.items():
             title = file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
             click.echo(f"  {each:<{width}}{title}")
-        click.echo("\nTOPIC may also be a command, a class, or a kind of demo, such as: fit cp, PCA, genotypes")
+        click.echo("\nTOPIC may also be a command, a class, or a kind of demo, such as: fit cp, PCA, words")
         click.echo("Options of a command: dfact COMMAND --help")
-    elif key in guides or key in guide_of:
-        click.echo("\n".join(_as_text(guides[key if key in guides else guide_of[key]].read_text(encoding="utf-8"))))
+    elif (guide := key if key in guides else guide_of.get(key)) in guides:
+        click.echo("\n".join(_as_text(guides[guide].read_text(encoding="utf-8"))))
+    elif (told := _missing(guide or key)) is not None:
+        raise click.ClickException(told)
     elif key in commands:
         click.echo(commands[key].get_help(click.Context(commands[key], info_name=key, parent=context.find_root())))
     else:
@@ -162,7 +171,8 @@ def _link(found: re.Match[str]) -> str:
     text, target = found.groups()
     if target.startswith("https:"):
         return f"{text} ({target})"
-    return f"{text} (dfact help {target.removesuffix('.md')})" if "/" not in target else text
+    guide = _GUIDE.fullmatch(target)
+    return text if guide is None else f"{text} (dfact help {guide[1]})"
 
 
 def _table(rows: list[list[str]]) -> Iterator[str]:

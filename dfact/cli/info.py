@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.cli.declarations import InputLocation
 from dfact.cli.options import example, json_option, list_option, read_dataset, wants_json
+from dfact.cli.types import InputLocation
 from dfact.errors import DataError
 from dfact.storage.location import Location, absolute
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from dfact.data.codebook import Codebook
     from dfact.data.confounders import PlausibleRange
-    from dfact.data.dataset import Dataset, StoredConfounder
-    from dfact.data.genotypes import Genotypes
+    from dfact.data.dataset import Dataset, Genotypes, StoredConfounder
 
 _QUANTILES = {"min": 0.0, "5%": 0.05, "25%": 0.25, "median": 0.5, "75%": 0.75, "95%": 0.95, "max": 1.0}
 
@@ -67,7 +66,7 @@ def info(path: Location, top: int | None, items: list[str], *, verify: bool) -> 
 def _verify(path: Location, *, is_model: bool) -> str:
     """Read all of a dataset or a model; raise StoreError unless it is what was written, and state what was compared."""
     if not is_model:
-        from dfact.data.verification import verify_dataset
+        from dfact.data.stored_dataset import verify_dataset
 
         return verify_dataset(absolute(path))
     from dfact.models.persistence import load_model
@@ -90,8 +89,8 @@ def _print_document(path: Location, verified: str | None, *, is_model: bool) -> 
 
 def dataset_text(dataset: "Dataset", top: int = 5, patterns: Sequence[str] = ()) -> str:
     """Describe a dataset with the first ``top`` items of its codebook, or those whose names match a pattern."""
+    from dfact.data.dataset import words_of
     from dfact.data.weights import describe_weights
-    from dfact.data.words import words_of
     from dfact.export.tables import elided
     from dfact.text import align_columns
 
@@ -204,7 +203,7 @@ def _format_range(low: Any, high: Any, columns: str) -> str:
 
 
 def _row_labels(dataset: "Dataset") -> str:
-    from dfact.data.words import words_of
+    from dfact.data.dataset import words_of
     from dfact.export.tables import elided
 
     labels = dataset.label_source

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfact.catalogue import CATALOGUE, Entry, find_part
-from dfact.cli.declarations import FittingCommand, InputLocation, OutputLocation, with_value
 from dfact.cli.estimator_options import estimator_options
 from dfact.cli.options import (
     Option,
@@ -36,6 +35,7 @@ from dfact.cli.options import (
     wants_json,
     weights_option,
 )
+from dfact.cli.types import FittingCommand, InputLocation, OutputLocation, with_value
 from dfact.storage.location import Location
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class SelectSpec:
     """The specification of a ``select`` command."""
 
     search: str
-    """Function that chooses the parameters, such as ``dfact.selection.modularity:select_by_modularity``."""
+    """Function that chooses the parameters, such as ``dfact.models.gom.modularity:select_by_modularity``."""
     help: str
     options: Sequence[Option]
     """The options of the search, and those in place of the model's own, which follow. The search gets those that it has, else the model."""

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.cli.declarations import InputPath, LocationType
-from dfact.cli.types import Counts, Numbers
+from dfact.cli.types import Counts, InputPath, LocationType, Numbers
 from dfact.errors import DataError
 from dfact.settings import setting
 from dfact.storage.location import Location, absolute
@@ -149,8 +148,8 @@ metrics_option = click.option(
 @contextmanager
 def metrics_server(default: int | None = None) -> Iterator[None]:
     """Serve the metrics of this process if --metrics-port, ``default`` or Dask's configuration names a port."""
-    from dfact.monitoring.run_id import use_run_id
-    from dfact.monitoring.server import serve_metrics
+    from dfact.monitoring.metrics import serve_metrics
+    from dfact.settings import use_run_id
 
     context = click.get_current_context(silent=True)
     port = default if context is None else context.meta.get(_METRICS_PORT, default)

@@ -2,8 +2,8 @@
 
 import click
 
-from dfact.cli.declarations import InputLocation, OutputLocation
 from dfact.cli.options import example, items_option, overwrite_option, read_dataset
+from dfact.cli.types import InputLocation, OutputLocation
 from dfact.storage.location import Location
 
 
@@ -24,7 +24,7 @@ def report(models: tuple[Location, ...], out: Location, data: Location | None, i
     factors are matched by the congruence of their loadings, which stand side by side, with the figures of the fits, the
     selections, and the parameters that differ.
     """
-    from dfact.data.dictionaries.table import read_items
+    from dfact.imports.dictionaries.table import read_items
     from dfact.report.write import write_report
     from dfact.storage.files import file_size
     from dfact.text import format_bytes

@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from dfact.catalogue import find_part
-from dfact.cli.declarations import InputLocation, UpdatedLocation
 from dfact.cli.options import (
     choose_fitted_weights,
     example,
@@ -21,6 +20,7 @@ from dfact.cli.options import (
     scheduler_option,
     wants_json,
 )
+from dfact.cli.types import InputLocation, UpdatedLocation
 from dfact.storage.location import Location
 
 
@@ -97,7 +97,7 @@ def stability(
     from dfact.export.stability import remarks, resamples_text
     from dfact.models.persistence import annotate_model, load_model
     from dfact.progress import Progress
-    from dfact.selection.resampling.bootstrap import bootstrap
+    from dfact.stability.bootstrap import bootstrap
 
     if halves and reselect:
         raise click.UsageError("--reselect repeats the selection in bootstrap samples, not --halves; remove one of them.")

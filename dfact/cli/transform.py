@@ -4,8 +4,8 @@ from contextlib import closing
 
 import click
 
-from dfact.cli.declarations import InputLocation, OutputLocation
 from dfact.cli.options import cluster, example, memory_option, metrics_server, overwrite_option, read_dataset, scheduler_option
+from dfact.cli.types import InputLocation, OutputLocation
 from dfact.errors import ParameterError
 from dfact.storage.location import Location
 
@@ -27,7 +27,7 @@ def transform(
     .csv, .parquet or .zarr, for memberships also in .Q. Genotypes are matched with the SNPs of MODEL by name or position, alleles and
     strand.
     """
-    from dfact.data.genotypes import population_texts
+    from dfact.data.dataset import population_texts
     from dfact.export.files import ROW_FORMATS, check_destination, require_numbers, write_factors
     from dfact.models.persistence import load_model
     from dfact.progress import Progress

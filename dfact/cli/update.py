@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 
-from dfact.cli.declarations import InputLocation, OutputLocation, UpdatedLocation
 from dfact.cli.options import (
     choose_fitted_weights,
     example,
@@ -19,6 +18,7 @@ from dfact.cli.options import (
     scheduler_option,
     wants_json,
 )
+from dfact.cli.types import InputLocation, OutputLocation, UpdatedLocation
 from dfact.errors import ParameterError
 from dfact.storage.location import Location
 

@@ -14,9 +14,8 @@ from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.data.memory_limit import free_memory
 from dfact.data.sources.array import LabelledArray, array_source, axis_labels
-from dfact.data.sources.base import RowSource
+from dfact.data.sources.base import ArraySource, LazySource, RowSource
 from dfact.data.sources.dask import dask_array, persist_rows
-from dfact.data.sources.dense import ArraySource, LazySource
 from dfact.data.sources.entrance import as_arrays
 from dfact.data.sources.frames import frame_codebook, is_dask_frame
 from dfact.data.sources.hidden import coded_source

@@ -11,8 +11,7 @@ import numpy as np
 
 from dfact.data.codebook import compare_items
 from dfact.data.coerce import as_dataset
-from dfact.data.dataset import Dataset
-from dfact.data.genotypes import FREQUENCY, Genotypes
+from dfact.data.dataset import FREQUENCY, Dataset, Genotypes
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.concatenated import ConcatenatedCSR, ConcatenatedSource
 from dfact.data.sources.sparse import SparseSource

@@ -1,13 +1,17 @@
-"""Datasets: values with labels, missing code, valid ranges and confounders, in memory or in a Zarr store."""
+"""Datasets: values with labels, missing code, valid ranges and confounders, in memory or in a Zarr store.
+
+Facts about genotypes are the variants of the columns and the populations of the rows. The kind of a dataset chooses the words for its
+rows, columns and entries, here alone.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import zarr
@@ -15,19 +19,77 @@ from numpy.typing import NDArray
 
 from dfact.data.codebook import Codebook
 from dfact.data.confounders import ConfounderSummary, PlausibleRange
-from dfact.data.genotypes import Genotypes
 from dfact.data.replicate_weights import ReplicateWeights
 from dfact.data.run_digests import DIGEST_BYTES
-from dfact.data.sources.base import RowSource
-from dfact.data.sources.dense import RowSubset
+from dfact.data.sources.base import RowSource, RowSubset
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.weights import WeightSummary, check_weights, weight_series
 from dfact.errors import DataError
 from dfact.lazy import pd
-from dfact.storage.arrays import read_labels
+from dfact.storage.arrays import member, read_labels, read_numbers, write_array, write_labels
 from dfact.storage.groups import kind_at, open_group
 from dfact.storage.location import Location
 from dfact.text import html_view
+
+VARIANTS = "variants"
+"""Name of the group of the variants in the store."""
+_TEXTS = ("chromosome", "name", "A1", "A2")
+_NUMBERS = {"cM": np.float64, "position": np.int64}
+COLUMNS = ("chromosome", "name", "cM", "position", "A1", "A2")
+"""Columns of the table of variants, as in PLINK's .bim files. A genotype is the number of its A2 alleles."""
+FREQUENCY = "frequency"
+"""Further column: the frequency of A2 in the data, NaN without any genotype."""
+
+
+@dataclass(frozen=True, eq=False)
+class Genotypes:
+    """Facts about the rows and the columns of genotypes; none for other data."""
+
+    population: pd.Categorical | None = None
+    """Population of each row, missing where unknown."""
+    dropped_variants: int = 0
+    """Number of variants that the import dropped."""
+    read: Callable[[], pd.DataFrame | None] | None = None
+    """Function that reads the table of variants, which is large; None without one."""
+
+    @cached_property
+    def variants(self) -> pd.DataFrame | None:
+        """Chromosome, name, cM, position, A1, A2 and the frequency of A2 of each column, which counts A2; None for other data."""
+        return None if self.read is None else self.read()
+
+
+def write_variants(group: zarr.Group, variants: pd.DataFrame, frequency: NDArray[np.float64]) -> None:
+    """Write the table of variants, an array for each of its columns, and the frequencies of A2."""
+    members = group.create_group(VARIANTS)
+    for name in _TEXTS:
+        write_labels(members, name, variants[name].to_numpy(object), "column")
+    for name, dtype in _NUMBERS.items():
+        write_array(members, name, variants[name].to_numpy(dtype), ("column",))
+    write_array(members, FREQUENCY, frequency, ("column",))
+
+
+def read_variants(group: zarr.Group, n: int) -> pd.DataFrame | None:
+    """Read the table of n variants, None if the group has none; raise StoreError if a column of it is missing or damaged."""
+    if member(group, VARIANTS) is None:
+        return None
+    texts = {name: read_labels(group, f"{VARIANTS}/{name}", n) for name in _TEXTS}
+    numbers = {name: read_numbers(group, f"{VARIANTS}/{name}", n) for name in _NUMBERS}
+    stored = f"{VARIANTS}/{FREQUENCY}"
+    further = {FREQUENCY: read_numbers(group, stored, n)} if stored in group else {}
+    return pd.DataFrame({name: (texts | numbers)[name] for name in COLUMNS} | further)
+
+
+UNKNOWN = ("", "-")
+"""Texts of an unknown population."""
+
+
+def population_texts(populations: Any) -> NDArray[np.object_] | None:
+    """Return the name of the population of each row, "" where unknown; None without any."""
+    if populations is None:
+        return None
+    texts = ["" if pd.isna(name) else str(name).strip() for name in populations]
+    return np.array(["" if text in UNKNOWN else text for text in texts], dtype=object)
+
 
 KIND = "dataset"
 
@@ -331,3 +393,58 @@ def fingerprint(dataset: Dataset, digests: bytes, implicit_value: float) -> str:
         digest.update(json.dumps(["population", *map(str, population.categories)]).encode())
         digest.update(population.codes.astype(np.int32).data)
     return digest.hexdigest()
+
+
+Kind = Literal["genotypes", "answers", "measurements", "values"]
+
+
+@dataclass(frozen=True)
+class Words:
+    """Words for the parts of data, in the plural; properties give the singular."""
+
+    rows: str
+    columns: str
+    entries: str
+
+    @property
+    def row(self) -> str:
+        """Word for one row."""
+        return self.rows.removesuffix("s")
+
+    @property
+    def column(self) -> str:
+        """Word for one column."""
+        return self.columns.removesuffix("s")
+
+    @property
+    def a_column(self) -> str:
+        """Word for one column, with its article."""
+        return f"{'an' if self.column[0] in 'aeiou' else 'a'} {self.column}"
+
+
+WORDS: dict[Kind, Words] = {
+    "genotypes": Words("individuals", "SNPs", "genotypes"),
+    "answers": Words("participants", "items", "answers"),
+    "measurements": Words("rows", "measurements", "values"),
+    "values": Words("rows", "columns", "entries"),
+}
+"""Words by kind. Rows of measurements may be days, samples or people; those of other arrays anything."""
+
+
+def kind_of(dataset: Dataset) -> Kind:
+    """Return the kind of a dataset.
+
+    Columns that an import described are answers; they are measurements if they have fractional values, and neither levels, nor
+    wordings, nor scales.
+    """
+    if dataset.genotypes.variants is not None:
+        return "genotypes"
+    if dataset.codebook is None:
+        return "values"
+    described = any(item.levels or item.wording or item.scale or item.is_reversed for item in dataset.codebook)
+    return "answers" if described or dataset.dtype.kind != "f" else "measurements"
+
+
+def words_of(dataset: Dataset) -> Words:
+    """Return the words for the parts of a dataset."""
+    return WORDS[kind_of(dataset)]

@@ -6,14 +6,11 @@ Sums are added in the order of a fixed tree over the partitions, so every execut
 
     passes          the contract: a block, a pass, sums that add up, the request for a pass
     session         the contract of where passes run
-    requests        what a solver, a generator, asks of a session
-    driver          one solver, or many whose passes share their reads
+    requests        what a solver, a generator, asks of a session; drivers of one, or of many whose passes share their reads
     executors       which executor a parameter names
-    partitions      runs of blocks, read ahead of the pass
-    threads         one thread for BLAS and none for codecs while passes run
-    parallel        items on threads, and items prepared ahead
+    partitions      runs of blocks, read ahead of the pass, and the order of all sums over them
+    threads         items on threads and prepared ahead; one thread for BLAS and none for codecs while passes run
     shard           the partitions of one process, their states, and the threads that run passes on them
-    reduction       the order of all sums
     tiles           sums and parameters of many columns, by tiles of them
     column_map      problems of all columns between passes, on the driver or on workers
     block_state     the state of each block: in memory, spilled, or in a checkpoint

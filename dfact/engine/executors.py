@@ -22,11 +22,11 @@ from dfact.data.sources.dask import dask_array
 from dfact.engine.block_state import CheckpointedState
 from dfact.engine.column_map import ColumnMap
 from dfact.engine.memory_plan import Plan, WorkerResources, local_workers
-from dfact.engine.parallel import run_items
 from dfact.engine.partitions import Partitions
 from dfact.engine.passes import PartialSums, RunPass, TiledPass
 from dfact.engine.session import Arrays, CheckpointableSession, Executor
 from dfact.engine.shard import Shard
+from dfact.engine.threads import run_items
 from dfact.engine.tiles import TileStates, TileStep, group_leaves, n_columns, tile_total
 from dfact.errors import ParameterError
 from dfact.monitoring import metrics
@@ -204,7 +204,7 @@ def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -
     if hasattr(executor, "scheduler_info"):
         return _on_cluster(executor)
     if "://" in named:
-        from dfact.engine.cluster.clients import client_at
+        from dfact.engine.cluster.connection import client_at
 
         return _on_cluster(client_at(named))
     methods = ("workers", "open", "map") if tasks else ("workers", "open")
@@ -221,7 +221,7 @@ def resolve_executor(executor: Any, n_partitions: int, *, tasks: bool = False) -
 
 def _on_cluster(client: Any) -> Executor:
     """Return the executor of a client's cluster; its modules are imported on first use, as most fits need none."""
-    from dfact.engine.cluster.clients import usable_client
+    from dfact.engine.cluster.connection import usable_client
     from dfact.engine.cluster.session import DistributedExecutor
 
     return DistributedExecutor(usable_client(client))

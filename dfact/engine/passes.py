@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dfact.data.sources.sparse import to_dense
 from dfact.data.statistics import as_float
 from dfact.engine.block_state import BlockState, StateArrays
-from dfact.engine.parallel import cached_without_lock
+from dfact.engine.threads import cached_without_lock
 from dfact.lazy import sp
 
 R = TypeVar("R")
@@ -161,6 +161,30 @@ class Block:
         return self.matrix if isinstance(self.matrix, np.ndarray) else read_only(to_dense(self.matrix, self.implicit_value))
 
 
+@dataclass(frozen=True)
+class Released:
+    """Declaration of sums that may leave a site (:mod:`dfact.sites`): they are over many rows, and none of their numbers is of one."""
+
+    content: str
+    """What the sums hold, for messages and for those who review them."""
+    counts: tuple[str, ...] = ()
+    """Fields with the numbers of rows that were summed, which missing answers make fewer than the rows of a pass."""
+    groups: str | None = None
+    """Field with a number for each of the groups to which rows are dealt; None for sums over all rows."""
+    products: bool = False
+    """Whether the sums hold the products of all pairs of columns, which are those of every combination of columns."""
+    connections: str | None = None
+    """Field that tells which columns rows connect, without the numbers of these rows."""
+
+
+@dataclass(frozen=True)
+class Withheld:
+    """Declaration of sums that stay at a site."""
+
+    reason: str
+    """Why, as the end of a sentence about them."""
+
+
 PARTIAL_SUMS: dict[str, type[PartialSums]] = {}
 """The classes of sums by the names under which checkpoints store them."""
 
@@ -172,12 +196,15 @@ class PartialSums:
     Sums run in block order and in double precision, whatever the block's own precision. A subclass that
     combines its fields differently, for example by the maximum, overrides ``add``. A checkpoint stores the sums under the name
     that the class declares (``class Moments(PartialSums, name="moments")``), whichever module defines it; sums without a name
-    cannot be stored.
+    cannot be stored. The class also declares whether they may leave a site, by ``disclosure``; sums of a class that does not, stay.
+    A subclass does not inherit this.
     """
 
     checkpoint_name: ClassVar[str | None] = None
+    disclosure: ClassVar[Released | Withheld | None] = None
 
-    def __init_subclass__(cls, *, name: str | None = None) -> None:
+    def __init_subclass__(cls, *, name: str | None = None, disclosure: Released | Withheld | None = None) -> None:
+        cls.disclosure = disclosure
         if name is not None:
             cls.checkpoint_name = name
             PARTIAL_SUMS[name] = cls
@@ -209,7 +236,7 @@ class PartialSums:
 
 
 @dataclass
-class NoSums(PartialSums, name="none"):
+class NoSums(PartialSums, name="none", disclosure=Released("nothing")):
     """The sums of a pass that changes the state alone."""
 
 

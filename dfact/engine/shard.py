@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.engine.block_state import BlockStates, CheckpointedState, PartitionStates, StateArrays
-from dfact.engine.parallel import prefetch, run_items
-from dfact.engine.partitions import Partitions, consecutive, reduce_blocks
+from dfact.engine.partitions import Leaves, Node, Partitions, TreeSum, consecutive, reduce_blocks
 from dfact.engine.passes import PartialSums, RunPass, TiledPass, Workspace
-from dfact.engine.reduction import Leaves, Node, TreeSum
-from dfact.engine.threads import single_threaded
+from dfact.engine.threads import prefetch, run_items, single_threaded
 from dfact.engine.tiles import HeldSums, SumsStore, group_leaves, group_partitions, n_columns
 from dfact.monitoring import metrics
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from dfact.data.layout import Layout
 from dfact.data.sources.base import RowSource
 from dfact.engine.block_state import CheckpointedState, PartitionStates, SpilledState, SpillFile, StateArrays
+from dfact.engine.partitions import Leaves, Node, TreeSum
 from dfact.engine.passes import PartialSums
-from dfact.engine.reduction import Leaves, Node, TreeSum
 
 _TILE_COLUMNS = 1 << 12  # the sums of a tile take a few megabytes, and hundreds of workers have a tile each
 _GROUP_ROWS = 512  # minimum number of rows in a group: merging and spilling its sums costs a tenth of the arithmetic of its rows

@@ -32,8 +32,15 @@ def impact_table(model: Any) -> pd.DataFrame:
 
 
 def effects_table(model: Any) -> pd.DataFrame:
-    """Return the effects on the items, items × differences, with mean, interval and standard error over refits if they are known."""
-    return _with_refits(model, model.confounder_effects_, "confounder")
+    """Return the effects on the items, items × differences, with standard errors.
+
+    If refits are known, the mean, interval and standard error are those over them.
+    """
+    effects = _with_refits(model, model.confounder_effects_, "confounder")
+    if len(effects.columns) > len(model.confounder_effects_.columns):
+        return effects  # with standard errors over the refits
+    errors = model.confounder_errors_
+    return pd.DataFrame({column: table[name] for name in effects for column, table in ((name, effects), (f"{name}, se", errors))})
 
 
 def _with_refits(model: Any, table: pd.DataFrame, prefix: str) -> pd.DataFrame:
@@ -49,18 +56,25 @@ def _with_refits(model: Any, table: pd.DataFrame, prefix: str) -> pd.DataFrame:
 
 
 def largest_effects(model: Any, n: int) -> pd.DataFrame:
-    """Return for each difference the n items with the largest effects of either sign: ``confounder``, ``item``, ``effect``,
-    and ``interval`` over refits if it is known.
+    """Return for each difference the n items with the largest effects of either sign: ``confounder``, ``item``, ``effect``, its
+    standard error ``se``, or if refits are known the ``interval`` over them.
     """
+    errors = model.confounder_errors_
     rows = [
-        {"confounder": str(name), "item": str(values.index[j]), "effect": float(values.iloc[j]), "interval": ends[j].strip()}
+        {
+            "confounder": str(name),
+            "item": str(values.index[j]),
+            "effect": float(values.iloc[j]),
+            "se": float(errors[name].iloc[j]),
+            "interval": ends[j].strip(),
+        }
         for i, (name, values) in enumerate(model.confounder_effects_.items())
         for ends in [_interval(model, "confounder", i)]
         for j in np.argsort(-values.abs().fillna(0).to_numpy(), kind="stable")[:n]
         if values.iloc[j] and not np.isnan(values.iloc[j])
     ]
-    table = pd.DataFrame(rows, columns=["confounder", "item", "effect", "interval"])
-    return table if any(table["interval"]) else table.drop(columns="interval")
+    table = pd.DataFrame(rows, columns=["confounder", "item", "effect", "se", "interval"])
+    return table.drop(columns="se" if any(table["interval"]) else "interval")
 
 
 def _interval(model: Any, prefix: str, row: int) -> list[str]:
@@ -74,8 +88,11 @@ def _interval(model: Any, prefix: str, row: int) -> list[str]:
 
 
 def anchor_lines(model: Any) -> Iterator[tuple[str, str]]:
-    """Yield for each difference its name with the numbers of rows, and how many items carry its anchor, with the factors of too few."""
-    from dfact.models.bounded_nmf.effects import anchor_items
+    """Yield for each difference its name with the numbers of rows, and how many items carry its anchor, with the factors of too few.
+
+    For a difference with too few rows on one side, the text says that it is not given.
+    """
+    from dfact.models.bounded_nmf.effects import FEWEST, anchor_items
 
     sizes = model.confounder_encoding_.difference_sizes()
     for (name, rows), size in zip(anchor_items(model).groupby(level="difference", sort=False), sizes, strict=True):
@@ -84,12 +101,15 @@ def anchor_lines(model: Any) -> Iterator[tuple[str, str]]:
         weak = [f"{factor} ({anchors} of {items})" for factor, anchors, items, is_weak in counts if is_weak]
         text = f"{rows['anchors'].sum()} of {len(model.column_labels_)} items carry the anchor"
         groups = f" ({size[0]} and {size[1]} {model.vocabulary.rows})" if size else ""
+        if size and min(size) < FEWEST:
+            yield f"{name}{groups}", f"not given, as fewer than {FEWEST} {model.vocabulary.rows} are on one side"
+            continue
         yield f"{name}{groups}", text + (f"; fewer than half on {', '.join(weak)}, where the anchor is arbitrary" if weak else "")
 
 
 def anchor_rule() -> str:
     """Describe which items carry the anchor."""
-    return f"An item carries the anchor if its effect is below {NEGLIGIBLE:g} standard deviations."
+    return f"An item carries the anchor if its effect is below {NEGLIGIBLE:g} standard deviations, or twice its standard error."
 
 
 def headings(model: Any) -> list[str]:
@@ -104,5 +124,5 @@ def headings(model: Any) -> list[str]:
     for i, (name, anchored) in enumerate(anchor_lines(model)):
         ends = _interval(model, "impact", i)
         values = ", ".join(f"{factor} {value:+.2f}{end}" for factor, value, end in zip(names, impact[i], ends, strict=True))
-        lines.append(f"{name}: impact {values}; {anchored}")
+        lines.append(f"{name}: {anchored}" if np.isnan(impact[i]).all() else f"{name}: impact {values}; {anchored}")
     return lines

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.memory_limit import require_memory
-from dfact.data.readers.arrays.array_files import file_errors, require_stored
-from dfact.data.sources.base import contiguous
-from dfact.data.sources.dense import DenseSource
+from dfact.data.sources.base import DenseSource, contiguous
 from dfact.formats.isolation.parsers import Parser, parse
+from dfact.imports.readers.arrays.array_files import file_errors, require_stored
 from dfact.storage.input_files import InputFile
 
 _READ_BYTES = 1 << 25  # of one read, where the chunks of the file allow it

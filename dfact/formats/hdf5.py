@@ -5,8 +5,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.data.readers.arrays.array_files import choose_array
-from dfact.data.readers.base import Format, ReadOptions
 from dfact.data.sources.array import LabelledArray
 from dfact.data.sources.hidden import declared_missing
 from dfact.errors import DataError
@@ -21,6 +19,8 @@ from dfact.formats.hdf5_arrays import (
     read_texts,
     sparse_source,
 )
+from dfact.imports.readers.arrays.array_files import choose_array
+from dfact.imports.readers.base import Format, ReadOptions
 from dfact.storage.input_files import InputFile
 
 _MEMBERS = ("data", "indices", "indptr")

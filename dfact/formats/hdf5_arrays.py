@@ -12,12 +12,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.memory_limit import require_memory
-from dfact.data.readers.arrays.array_files import file_errors, require_stored
 from dfact.data.sources.base import contiguous
 from dfact.data.sources.sparse import CSRSource, SparseSource
 from dfact.errors import DataError
 from dfact.formats.file_source import FileSource
 from dfact.formats.isolation.parsers import Parser, parse
+from dfact.imports.readers.arrays.array_files import file_errors, require_stored
 from dfact.storage.input_files import InputFile
 
 HDF5 = Parser("HDF5", ("h5py",))

@@ -8,12 +8,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dfact.data.memory_limit import require_memory
-from dfact.data.readers.arrays.array_files import choose_array, file_errors, require_stored
-from dfact.data.readers.base import Format, ReadOptions, require_modules
 from dfact.data.sources.array import LabelledArray
 from dfact.errors import DataError
 from dfact.formats.hdf5_arrays import SIGNATURE, dense_source, open_file, sparse_source
 from dfact.formats.isolation.parsers import Parser
+from dfact.imports.readers.arrays.array_files import choose_array, file_errors, require_stored
+from dfact.imports.readers.base import Format, ReadOptions, require_modules
 from dfact.storage.input_files import InputFile
 
 _NUMERIC = {"double", "single", "logical", "sparse", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}

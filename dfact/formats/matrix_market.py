@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.memory_limit import require_memory
-from dfact.data.readers.arrays.array_files import file_errors, require_stored
-from dfact.data.readers.base import Format, ReadOptions
 from dfact.data.sources.array import LabelledArray
 from dfact.errors import DataError, StoreError
+from dfact.imports.readers.arrays.array_files import file_errors, require_stored
+from dfact.imports.readers.base import Format, ReadOptions
 from dfact.lazy import sp
 from dfact.storage.input_files import InputFile, open_input
 

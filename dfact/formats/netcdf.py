@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.data.readers.arrays.array_files import choose_array, file_errors
-from dfact.data.readers.base import Format, ReadOptions
 from dfact.data.sources.array import LabelledArray
 from dfact.data.sources.hidden import declared_missing
 from dfact.errors import DataError
 from dfact.formats.file_source import FileSource
 from dfact.formats.hdf5_arrays import SIGNATURE, dense_source, open_file
 from dfact.formats.isolation.parsers import Parser
+from dfact.imports.readers.arrays.array_files import choose_array, file_errors
+from dfact.imports.readers.base import Format, ReadOptions
 from dfact.storage.input_files import InputFile
 
 _PARSER = Parser("xarray", ("xarray", "h5netcdf", "scipy.io"))

@@ -13,8 +13,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dfact.data.readers.base import Format, MissingCodes, ReadOptions, Variable, describe_text
-from dfact.data.readers.columnar.columns import MemoryTable
 from dfact.data.sources.array import LabelledArray
 from dfact.errors import DataError, ParameterError
 from dfact.formats.isolation.parsers import Parser
@@ -30,6 +28,8 @@ from dfact.formats.r_objects import (
     parse,
     texts_of,
 )
+from dfact.imports.readers.base import Format, MissingCodes, ReadOptions, Variable, describe_text
+from dfact.imports.readers.columnar.columns import MemoryTable
 from dfact.storage.input_files import InputFile
 
 _ROW_NAMES = "row names"

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-from dfact.data.dictionaries.base import Dictionary, EventColumns, Paths, UntouchedBoxes
-from dfact.data.dictionaries.text_rows import Records, as_number, parse_choices, plain_text
-from dfact.data.readers.base import CellType, MissingCodes, Variable
-from dfact.data.readers.number_marks import NumberMarks
 from dfact.errors import DataError
+from dfact.imports.dictionaries.base import Dictionary, EventColumns, Paths, UntouchedBoxes
+from dfact.imports.dictionaries.text_rows import Records, as_number, parse_choices, plain_text
+from dfact.imports.readers.base import CellType, MissingCodes, Variable
+from dfact.imports.readers.number_marks import NumberMarks
 
 _EVENT, _REPEAT = "redcap_event_name", ("redcap_repeat_instrument", "redcap_repeat_instance")
 _STATUS, _TIME = "_complete", "_timestamp"

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dfact.data.readers.base import Format, ReadOptions, Variable
-from dfact.data.readers.columnar.columns import MemoryTable
 from dfact.errors import DataError, DfactError, ParameterError, StoreError
 from dfact.formats.isolation.parsers import Parser
+from dfact.imports.readers.base import Format, ReadOptions, Variable
+from dfact.imports.readers.columnar.columns import MemoryTable
 from dfact.storage.input_files import InputFile
 
 _ZIP = b"PK\x03\x04"

@@ -8,10 +8,10 @@ from os import PathLike
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
-from dfact.data.dictionaries.base import Dictionary, Paths
-from dfact.data.dictionaries.text_rows import Records, as_number
-from dfact.data.readers.base import CellType, MissingCodes, Variable
 from dfact.errors import DataError, ParameterError
+from dfact.imports.dictionaries.base import Dictionary, Paths
+from dfact.imports.dictionaries.text_rows import Records, as_number
+from dfact.imports.readers.base import CellType, MissingCodes, Variable
 
 _NAMES = (
     re.compile(r"(?P<field>\d+)-(?P<instance>\d+)\.(?P<array>\d+)"),

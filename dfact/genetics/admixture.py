@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.data.dataset import Dataset
-from dfact.data.genotypes import population_texts
+from dfact.data.dataset import Dataset, population_texts
 from dfact.data.sources.entrance import known_labels
 from dfact.data.validation import locate_noninteger
 from dfact.engine.memory_plan import Footprint
@@ -166,7 +165,6 @@ class Admixture(Growing):
     memberships_se_: Annotated[Any, Shape(("n", "k"), rows=True), OPTIONAL]
     sums_: Annotated[FrequencySurrogate, OPTIONAL]
     rows_attribute = "memberships_"
-    rare_items = True
     saved_sums = (FrequencySurrogate,)
     traits = ModelTraits(
         Vocabulary(

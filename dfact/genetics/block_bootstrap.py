@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
-from dfact.engine.driver import FusedSolver, run_fused
 from dfact.engine.executors import resolve_executor
 from dfact.engine.passes import Block, NoSums, Pass
-from dfact.engine.requests import Solver, memo, run, state_rows
+from dfact.engine.requests import FusedSolver, Solver, memo, run, run_fused, state_rows
 from dfact.errors import ParameterError
 from dfact.genetics.admixture import Admixture, AdmixtureProblem
 from dfact.genetics.matcher import chromosome_borders

@@ -12,11 +12,11 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dfact.data.readers.arrays.array_files import file_errors
-from dfact.data.readers.base import ReadOptions
-from dfact.data.readers.formats import open_content
 from dfact.errors import DataError, StoreError
 from dfact.genetics.kernels import MISSING
+from dfact.imports.readers.arrays.array_files import file_errors
+from dfact.imports.readers.base import ReadOptions
+from dfact.imports.readers.formats import open_content
 from dfact.storage.input_files import InputFile, open_input, open_input_file
 
 FAM_COLUMNS = ("family", "person", "father", "mother", "sex", "phenotype")
@@ -31,7 +31,7 @@ class GenotypeFile(ABC):
     name: str
     """Name in messages."""
     variants: pd.DataFrame
-    """Table with the columns of :data:`dfact.data.genotypes.COLUMNS`."""
+    """Table with the columns of :data:`dfact.data.dataset.COLUMNS`."""
     persons: NDArray[np.object_]
     """Person ids."""
     labels: NDArray[np.object_]
@@ -63,7 +63,7 @@ class GenotypeFile(ABC):
 
 
 def open_genotypes(source: str | PathLike[str]) -> GenotypeFile:
-    """Open a file of genotypes, in the format that its suffix names; raises what :func:`dfact.data.readers.formats.open_table` raises."""
+    """Open a file of genotypes, in the format of its suffix; raises what :func:`dfact.imports.readers.formats.open_table` raises."""
     _, genotypes = open_content(open_input(source), ReadOptions(), "genotypes")
     if not isinstance(genotypes, GenotypeFile):
         raise TypeError(f"a format of genotypes opened {genotypes!r}")

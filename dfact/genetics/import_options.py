@@ -4,8 +4,8 @@ from typing import Any
 
 import click
 
-from dfact.cli.declarations import InputPath
 from dfact.cli.options import choice, option_group
+from dfact.cli.types import InputPath
 
 _GENOTYPES_ONLY = (
     "population",

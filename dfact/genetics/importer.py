@@ -11,14 +11,11 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dfact.data.dataset import Dataset
-from dfact.data.genotypes import Genotypes, write_variants
-from dfact.data.ingest.writing.tasks import TaskPool, open_pool
-from dfact.data.ingest.writing.writer import Participants, StoredRows, dataset_writer
+from dfact.data.dataset import Dataset, Genotypes, write_variants
 from dfact.data.layout import Layout
 from dfact.data.memory_limit import parse_bytes
 from dfact.data.run_digests import RunDigests, run_rows
-from dfact.data.sources.dense import ZarrSource
+from dfact.data.sources.base import ZarrSource
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.stored_dataset import open_dataset
 from dfact.errors import ParameterError
@@ -26,6 +23,8 @@ from dfact.genetics.chosen_variants import EMPTY, MULTIALLELIC, Rules, select_va
 from dfact.genetics.genotype_file import GenotypeFile, open_genotypes
 from dfact.genetics.kernels import MISSING, TILE, count_codes, unpack_rows
 from dfact.genetics.populations import read_population
+from dfact.imports.writing.tasks import TaskPool, open_pool
+from dfact.imports.writing.writer import Participants, StoredRows, dataset_writer
 from dfact.storage.groups import scratch_store
 from dfact.storage.location import parse_location
 

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.data.dataset import Dataset
-from dfact.data.genotypes import Genotypes
-from dfact.data.sources.selected import SelectedColumns
+from dfact.data.dataset import Dataset, Genotypes
+from dfact.data.sources.base import SelectedColumns
 from dfact.data.statistics import ColumnStatistics
 from dfact.errors import DataError, warn
 from dfact.lazy import pd
-from dfact.models.variants import Variants
+from dfact.models.estimator import Variants
 
 _UNKNOWN_ALLELES = ("0", ".", "")
 """Texts of PLINK for an allele that no individual has."""

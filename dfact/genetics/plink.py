@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dfact.data.readers.arrays.array_files import file_errors
-from dfact.data.readers.base import Format
 from dfact.errors import DataError
 from dfact.genetics.genotype_file import FAM_COLUMNS, GenotypeFile, pack, parse_numbers, person_labels, read_fields, sibling
 from dfact.genetics.kernels import MISSING
+from dfact.imports.readers.arrays.array_files import file_errors
+from dfact.imports.readers.base import Format
 from dfact.storage.input_files import InputFile
 
 _BIM_COLUMNS = ("chromosome", "name", "cM", "position", "A1", "A2")

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.cli.declarations import InputLocation, OutputLocation
 from dfact.cli.options import computing_options, example, executor_for, overwrite_option, read_dataset
-from dfact.cli.types import Counts
+from dfact.cli.types import Counts, InputLocation, OutputLocation
 from dfact.storage.location import Location
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def pong(
         raise click.UsageError("Got no RUN, expected models or .Q files, or --data and -k.")
     import numpy as np
 
-    from dfact.data.genotypes import population_texts
+    from dfact.data.dataset import population_texts
     from dfact.export.row_files import MEMBERSHIPS
     from dfact.export.tables import convergence_text
     from dfact.genetics.admixture import Admixture

@@ -5,12 +5,12 @@ from os import PathLike
 
 import pandas as pd
 
-from dfact.data.readers.base import Table
-from dfact.data.readers.columnar.columns import read_texts
-from dfact.data.readers.formats import formats, open_table
 from dfact.data.sources.entrance import known_labels
 from dfact.errors import DataError, ParameterError, warn
 from dfact.genetics.genotype_file import FAM_COLUMNS, GenotypeFile, read_fields, sibling
+from dfact.imports.readers.base import Table
+from dfact.imports.readers.columnar.columns import read_texts
+from dfact.imports.readers.formats import formats, open_table
 from dfact.storage.input_files import InputFile, open_input_file
 
 _UNKNOWN = ("", "-")

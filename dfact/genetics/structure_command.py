@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from dfact.cli.declarations import InputLocation, InputPath, OutputLocation
 from dfact.cli.options import example, list_option, overwrite_option, read_dataset
+from dfact.cli.types import InputLocation, InputPath, OutputLocation
 from dfact.storage.location import Location
 
 

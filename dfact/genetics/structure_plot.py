@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dfact.data.dataset import Dataset
-from dfact.data.genotypes import UNKNOWN
+from dfact.data.dataset import UNKNOWN, Dataset
 from dfact.errors import DataError, ParameterError
 from dfact.genetics.alignment import RunGroup, align_runs
 from dfact.models.estimator import Factorization

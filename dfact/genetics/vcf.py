@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dfact.data.readers.arrays.array_files import file_errors
-from dfact.data.readers.base import Format
 from dfact.errors import DataError, ParameterError
 from dfact.genetics.genotype_file import GenotypeFile, pack, parse_numbers, person_labels
 from dfact.genetics.kernels import UNLISTED, parse_calls
+from dfact.imports.readers.arrays.array_files import file_errors
+from dfact.imports.readers.base import Format
 from dfact.storage.files import TemporaryFolder
 from dfact.storage.input_files import InputFile
 

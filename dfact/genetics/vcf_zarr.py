@@ -8,11 +8,11 @@ import pandas as pd
 import zarr
 from numpy.typing import NDArray
 
-from dfact.data.readers.base import Format
-from dfact.data.readers.zarr_input import check_codecs, invalid_chunks_as_errors, open_input_store
 from dfact.errors import DataError
 from dfact.genetics.genotype_file import GenotypeFile, pack, person_labels
 from dfact.genetics.kernels import HAPLOID, MISSING, POLYPLOID
+from dfact.imports.readers.base import Format
+from dfact.imports.readers.zarr_input import check_codecs, invalid_chunks_as_errors, open_input_store
 from dfact.storage.arrays import member, read_errors
 from dfact.storage.input_files import InputFolder
 

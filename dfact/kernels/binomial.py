@@ -333,7 +333,7 @@ def count_columns(G: Codes, trials: int, totals: NDArray[np.int64], observed: ND
 
 @kernel
 def count_residuals(G: Codes, first: int, F: Floats, trials: int, out: NDArray[np.float64]) -> None:
-    """Add 1, r and r² for the residuals r = g − Mf of the observed entries of F (n, c) to the rows of out (3, m), by column."""
+    """Add 1, r, r² and r³ for the residuals r = g − Mf of the observed entries of F (n, c) to the rows of out (4, m), by column."""
     for i in range(F.shape[0]):
         for j in range(F.shape[1]):
             # Written without a branch, so that the loop is vectorized.
@@ -343,3 +343,4 @@ def count_residuals(G: Codes, first: int, F: Floats, trials: int, out: NDArray[n
             out[0, first + j] += observed
             out[1, first + j] += error
             out[2, first + j] += error * error
+            out[3, first + j] += error * error * error

@@ -39,7 +39,7 @@ def fill_missing(M: Floats, R: Floats, first: int = 0) -> float:
 
 @kernel
 def slice_residuals(M: Floats, R: Floats, out: Doubles) -> None:
-    """Add Σ s, Σ s², Σ s e and Σ s e² over the rows to the columns of out (4, J), for data M (n, J·q), NaN = missing, and its model R.
+    """Add Σ s, Σ s², Σ s e, Σ s e² and Σ s e³ over the rows to the rows of out (5, J), for data M (n, J·q; NaN = missing) with model R.
 
     s is the observed share of a row's q entries of slice j of mode 2, and e the mean of M − R over these.
     """
@@ -57,6 +57,7 @@ def slice_residuals(M: Floats, R: Floats, out: Doubles) -> None:
             out[1, j] += share * share
             out[2, j] += part
             out[3, j] += part * part / share if count else 0.0
+            out[4, j] += part * part * part / (share * share) if count else 0.0
 
 
 @kernel

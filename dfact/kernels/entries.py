@@ -181,7 +181,7 @@ def squared_error(M: NDArray[np.floating], R: NDArray[np.floating], sample_weigh
 
 @kernel
 def residual_sums(M: NDArray[np.floating], R: NDArray[np.floating], sample_weight: NDArray[np.floating], out: NDArray[np.float64]) -> None:
-    """Add Σ s, Σ s², Σ s(M − R) and Σ s(M − R)² over the rows in which M (n, m) is not NaN to the rows of out (4, m).
+    """Add Σ s, Σ s² and Σ s(M − R)^p for p = 1, 2, 3 over the rows in which M (n, m) is not NaN to the rows of out (5, m).
 
     s is the sample_weight (n).
     """
@@ -196,3 +196,4 @@ def residual_sums(M: NDArray[np.floating], R: NDArray[np.floating], sample_weigh
             out[1, j] += weight * weight
             out[2, j] += weight * error
             out[3, j] += weight * error * error
+            out[4, j] += weight * error * error * error

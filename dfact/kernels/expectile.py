@@ -311,7 +311,7 @@ def stored_residual_sums(
     X: NDArray[np.float64],
     out: NDArray[np.float64],
 ) -> None:
-    """Add 1, 1, r and r² of the residuals r = b − xᵀy of every column's stored entries to the rows of out (4, m); X is (k, n), Y (m, k)."""
+    """Add 1, 1, r, r², r³ of the residuals r = b − xᵀy of every column's stored entries to the rows of out (5, m); X (k, n), Y (m, k)."""
     for i in range(len(indptr) - 1):
         for e in range(indptr[i], indptr[i + 1]):
             j, r = indices[e], values[e]
@@ -321,6 +321,7 @@ def stored_residual_sums(
             out[1, j] += 1.0
             out[2, j] += r
             out[3, j] += r * r
+            out[4, j] += r * r * r
 
 
 @kernel

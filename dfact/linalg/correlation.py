@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, PartialSums, Pass, Released
 from dfact.kernels.entries import filled
 
 _INDEFINITE = 1e-6  # times the number of columns: a more negative eigenvalue is not a rounding error of single precision
@@ -18,7 +18,9 @@ ONE_ROW = 1e-9
 
 
 @dataclass
-class Moments(PartialSums, name="moments"):
+class Moments(
+    PartialSums, name="moments", disclosure=Released("products of the columns, summed over rows", counts=("counts", "rows"), products=True)
+):
     """Sums over the rows in which both of two columns are observed; x is a column's value minus its shift."""
 
     counts: NDArray[Any]
@@ -101,7 +103,11 @@ class Moments(PartialSums, name="moments"):
 
 
 @dataclass
-class WeightedMoments(Moments, name="weighted_moments"):
+class WeightedMoments(
+    Moments,
+    name="weighted_moments",
+    disclosure=Released("weights, and products of the columns, summed over rows", counts=("counts", "rows"), products=True),
+):
     """Moments of rows with weights. Rows of weight 0 do not count."""
 
     weights: NDArray[Any]

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from dfact.engine.block_state import BlockState
-from dfact.engine.driver import drive
-from dfact.engine.passes import Block, PartialSums, Pass, RunPass, Workspace
-from dfact.engine.requests import Solver, run
+from dfact.engine.passes import Block, PartialSums, Pass, RunPass, Withheld, Workspace
+from dfact.engine.requests import Solver, drive, run
 from dfact.engine.session import Session
 from dfact.errors import DataError
 from dfact.kernels.assignment import member_weights
@@ -44,7 +43,7 @@ Solutions = list[tuple[float, Centers]]
 
 
 @dataclass
-class ClusterSums(PartialSums, name="kmeans_clusters"):
+class ClusterSums(PartialSums, name="kmeans_clusters", disclosure=Withheld("has sums over clusters, which may have a single row")):
     """Sums over the members of the clusters of several solutions, one below the other."""
 
     directions: NDArray[Any]
@@ -54,7 +53,7 @@ class ClusterSums(PartialSums, name="kmeans_clusters"):
 
 
 @dataclass
-class Finalists(PartialSums, name="kmeans_candidates"):
+class Finalists(PartialSums, name="kmeans_candidates", disclosure=Withheld("has centres of clusters, which may have a single row")):
     """The best solutions of s searches, padded with zeros."""
 
     centers: NDArray[Any]

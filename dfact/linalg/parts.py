@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.engine.block_state import BlockState
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, PartialSums, Pass, Released
 from dfact.engine.requests import Solver, run
 from dfact.engine.threads import single_threaded
 from dfact.kernels.parts import join_dense, join_labels, join_stored
@@ -65,7 +65,9 @@ class Parts:
 
 
 @dataclass
-class PartLabels(PartialSums, name="column_parts"):
+class PartLabels(
+    PartialSums, name="column_parts", disclosure=Released("which columns are connected by rows with entries in both", connections="labels")
+):
     """For each slice of the modes after the first, one mode after the other, the first slice of its part."""
 
     labels: NDArray[Any]

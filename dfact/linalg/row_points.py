@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState
-from dfact.engine.passes import Block, NoSums, PartialSums, Pass
+from dfact.engine.passes import Block, NoSums, PartialSums, Pass, Withheld
 from dfact.engine.requests import Solver, run
 from dfact.lazy import sp
 from dfact.linalg.svd import Matrix, View
@@ -80,7 +80,7 @@ class EmbedPass(Pass[BlockState, NDArray[Any], NoSums]):
 
 
 @dataclass
-class RowMaximum(PartialSums, name="row_maximum"):
+class RowMaximum(PartialSums, name="row_maximum", disclosure=Withheld("shows single rows")):
     """The row with the highest score for each of s searches; the first of equals."""
 
     scores: NDArray[Any]
@@ -97,7 +97,7 @@ class RowMaximum(PartialSums, name="row_maximum"):
 
 
 @dataclass
-class Taken(PartialSums, name="rows_by_number"):
+class Taken(PartialSums, name="rows_by_number", disclosure=Withheld("shows single rows")):
     """Points that were selected, one below the other."""
 
     points: NDArray[Any]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh, qr
 
 from dfact.engine.block_state import BlockState
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, PartialSums, Pass, Released
 from dfact.engine.requests import Solver, run
 from dfact.kernels.entries import filled
 from dfact.lazy import sp
@@ -39,7 +39,7 @@ def zero_filled(block: Block) -> Matrix:
 
 
 @dataclass
-class GramSum(PartialSums, name="svd_gram"):
+class GramSum(PartialSums, name="svd_gram", disclosure=Released("products of the columns, summed over rows", products=True)):
     """A product of MᵀM with a matrix, or MᵀM itself."""
 
     gram: NDArray[Any]
@@ -298,7 +298,7 @@ def _joined(parts: Parts, found: Sequence[SingularPairs], k: int, n_passes: int)
 
 
 @dataclass
-class SignNorms(PartialSums, name="svd_signs"):
+class SignNorms(PartialSums, name="svd_signs", disclosure=Released("squares of positive and negative scores, summed over rows")):
     """Squared norms of the positive and the negative parts of columns (k,), or of those in the rows of each part (p, k)."""
 
     positive: NDArray[Any]

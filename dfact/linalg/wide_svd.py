@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 
 from dfact.engine.block_state import BlockState, StateArrays
-from dfact.engine.passes import Block, PartialSums, TiledPass
+from dfact.engine.passes import Block, PartialSums, Released, TiledPass
 from dfact.engine.requests import Solver, read_tiles, run, step_tiles
 from dfact.engine.tiles import Tile, TileBroadcast
 
@@ -23,7 +23,7 @@ _INDEPENDENT = 1e-10  # smallest eigenvalue of the scaled basis's Gram matrix, r
 
 
 @dataclass
-class ProductSum(PartialSums, name="svd_product"):
+class ProductSum(PartialSums, name="svd_product", disclosure=Released("products of sketches and data, summed over rows")):
     """The product RMᵀM (l, m)."""
 
     product: NDArray[Any]
@@ -55,7 +55,7 @@ class ProductPass(TiledPass[BlockState, tuple[NDArray[Any], None], ProductSum]):
 
 
 @dataclass
-class Grams(PartialSums, name="svd_tiles"):
+class Grams(PartialSums, name="svd_tiles", disclosure=Released("products of the columns' sketches")):
     """Inner products of the basis S (s, m) with its images SMᵀM and with itself, and the squared norms of the residuals."""
 
     images: NDArray[Any]

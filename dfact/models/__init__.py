@@ -10,9 +10,8 @@ a solver (the loop over passes) and an estimator (scikit-learn's contract). Fami
     cp                 ElasticCP and CPALS
     pca                PCA
     estimator          the base of all estimators; scikit_learn is its interface
-    fit_task           a fit that is checked and planned, before anything runs
+    fit_task           a fit that is checked and planned, before anything runs, and its end
     row_factors, lazy_transform  factors of rows in memory, in a store, or as a Dask array
-    variants           the SNPs of fitted genotypes
     traits             facts about a model that other rooms ask for
     persistence        saving and loading; fitted_schema declares what is saved
     provenance, item_tests  records that accompany a model: selection, stability, tests of items

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Annotated, Any, ClassVar, Self
 
@@ -15,8 +15,7 @@ from dfact.catalogue import find_part
 from dfact.data.codebook import Codebook, compare_items
 from dfact.data.coerce import as_dataset
 from dfact.data.confounders import ConfounderEncoding, warn_implausible
-from dfact.data.dataset import Dataset
-from dfact.data.genotypes import population_texts
+from dfact.data.dataset import WORDS, Dataset, Kind, kind_of, population_texts
 from dfact.data.sources.array import axis_labels
 from dfact.data.sources.base import RowSource
 from dfact.data.sources.entrance import as_arrays, as_column
@@ -30,26 +29,50 @@ from dfact.data.validation import (
     warn_unobserved_rows,
 )
 from dfact.data.weights import WeightSummary
-from dfact.data.words import WORDS, Kind, kind_of
-from dfact.engine.driver import drive
 from dfact.engine.environment import Environment
 from dfact.engine.executors import data_client
 from dfact.engine.memory_plan import Footprint, Plan
-from dfact.engine.requests import Solver, read_environments
+from dfact.engine.requests import Solver, drive, read_environments
 from dfact.engine.session import Session
 from dfact.errors import DataError, ParameterError
 from dfact.lazy import is_data_frame, is_sparse, pd
 from dfact.models.docstrings import with_shared_entries
-from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask, fitted_attributes
+from dfact.models.fit_task import RUNTIME_PARAMETERS, FitTask, end_callbacks, fitted_attributes, log_end, warn_unconverged
 from dfact.models.fitted_schema import OPTIONAL, Shape, Size, row_attributes
-from dfact.models.notebook import model_html
 from dfact.models.reconstruction import ScoreInterface
-from dfact.models.run_end import end_callbacks, log_end, warn_unconverged
 from dfact.models.scikit_learn import TransformerInterface, check_is_fitted, checked_array, set_feature_count
 from dfact.models.traits import ModelTraits, Vocabulary
-from dfact.models.variants import Variants
 from dfact.parameters import check_magnitudes, check_parameters, random_generator
 from dfact.progress import Iteration
+from dfact.text import html_view
+
+
+@dataclass(frozen=True, eq=False)
+class Variants:
+    """The variants of genotypes, an array of m values for each column of a .bim file; the genotypes count A2."""
+
+    chromosome: Annotated[NDArray[Any], Shape(("m",), "texts")]
+    name: Annotated[NDArray[Any], Shape(("m",), "texts")]
+    position: Annotated[NDArray[Any], Shape(("m",), "integers")]
+    A1: Annotated[NDArray[Any], Shape(("m",), "texts")]
+    A2: Annotated[NDArray[Any], Shape(("m",), "texts")]
+    frequency: Annotated[NDArray[Any], Shape(("m",), finite=False)] | None = None
+    """Frequencies of A2 in the data, NaN without any genotype; None for data of versions that did not store them."""
+
+    @classmethod
+    def of(cls, table: pd.DataFrame | None) -> Variants | None:
+        """Return the variants of a dataset's table; None without one."""
+        if table is None:
+            return None
+        texts = {name: table[name].to_numpy(object) for name in ("chromosome", "name", "A1", "A2")}
+        frequency = table["frequency"].to_numpy(np.float64) if "frequency" in table else None
+        return cls(position=table["position"].to_numpy(np.int64), frequency=frequency, **texts)
+
+    @classmethod
+    def upgrade(cls, saved: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of any version as today's."""
+        return {"frequency": None} | saved
+
 
 MODELS: dict[str, type[Factorization]] = {}
 """All imported factorizations by name. A saved model names its class; see :func:`dfact.models.persistence.load_model`."""
@@ -223,22 +246,23 @@ class Factorization(ScoreInterface, TransformerInterface):
 
         Set the number and the names of its columns (``reset``), or check them.
         """
-        if not is_dask_frame(X):  # whose names as_dataset keeps
+        imported = isinstance(X, (str, PathLike, Dataset))
+        if not imported and not is_dask_frame(X):  # whose names as_dataset keeps
             X = as_arrays(X)
-        if isinstance(X, (np.ndarray, list, tuple)) or is_data_frame(X) or is_sparse(X):
+        if not imported and (isinstance(X, (np.ndarray, list, tuple)) or is_data_frame(X) or is_sparse(X)):
             dataset = as_dataset(checked_array(self, X, reset=reset, tensor=self.traits.tensor), confounders)
             if is_data_frame(X):
                 columns = np.asarray(X.columns.astype(str), dtype=object)
                 dataset = replace(dataset, column_labels=columns, labels=axis_labels(X, 0), codebook=frame_codebook(X))
         else:
-            dataset = as_dataset(X, confounders, self._client(X))
+            dataset = as_dataset(X, confounders, None if imported else self._client(X))
             if reset:
                 set_feature_count(self, dataset.shape[1])
         self._check_modes(dataset)
         if not reset:
             dataset = self._by_fitted_columns(dataset)
         # The values that an import subtracted from the answers are not known for arrays.
-        offset = dataset.offset if isinstance(X, (str, PathLike, Dataset)) else None
+        offset = dataset.offset if imported else None
         if reset:
             for annotation in _ANNOTATIONS:  # they describe an earlier fit
                 self.__dict__.pop(annotation, None)
@@ -457,3 +481,38 @@ def plan(model: Factorization, data: Any, memory_limit: int | str | None = None)
         model = copy(model)
         model.memory_limit = memory_limit
     return model._task(dataset, n_covariates=n_covariates).plan()
+
+
+_LEADING = 5
+_MOST_COMPONENTS = 20
+_MOST_ITEMS = 100_000  # to sort more would delay the cell
+
+
+def model_html(model: Any) -> str:
+    """Return the HTML that a notebook shows below a fitted model. Labels are escaped."""
+    words, k = model.vocabulary, len(model.get_feature_names_out())
+    title = f"{k} {words.components} of {model.n_features_in_} {words.items}"
+    lines = []
+    if (share := getattr(model, "explained_share_", None)) is not None:
+        lines.append(("explained", f"{share:.1%}"))
+    if (iterations := getattr(model, "n_iter_", None)) is not None:
+        lines.append(("iterations", f"{iterations}{'' if getattr(model, 'converged_', True) else ', stopped before it converged'}"))
+    if model.n_features_in_ > _MOST_ITEMS:
+        return html_view(title, lines)
+    leading = leading_items(model.loadings_).head(_MOST_COMPONENTS).rename_axis(words.component).to_frame(f"leading {words.items}")
+    return html_view(title, lines, {f"{words.loadings} of the largest size": leading})
+
+
+def leading_items(loadings: pd.DataFrame, count: int = _LEADING) -> pd.Series[Any]:
+    """Return for each component the items with its largest loadings by size, as a text, with the loadings; those of 0 are left out."""
+    texts = {}
+    for name, values in loadings.items():
+        numbers = values.to_numpy()
+        sizes = np.nan_to_num(np.abs(numbers))
+        largest = np.argsort(-sizes, kind="stable")[:count]
+        texts[str(name)] = ", ".join(f"{_label(loadings.index[j])} {numbers[j]:.2f}" for j in largest if sizes[j] > 0) or "none"
+    return pd.Series(texts)
+
+
+def _label(label: Any) -> str:
+    return " ".join(map(str, label)) if isinstance(label, tuple) else str(label)

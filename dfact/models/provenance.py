@@ -194,8 +194,8 @@ class Stability:
     def summary(self, names: Sequence[str]) -> pd.DataFrame:
         """Summarize each factor: ``median`` and 5th percentile of its similarities, and numbers of its loadings.
 
-        ``selected`` loadings have a selection frequency of at least 0.9; the column is left out if no refit has a loading of 0.
-        ``intervals`` are determined, and those ``off 0`` exclude 0.
+        The ``intervals`` of so many loadings are determined. If refits have loadings of exactly 0, no interval that includes 0 is, and
+        ``selected`` loadings have a selection frequency of at least 0.9. Otherwise so many intervals are ``off 0``, without it.
 
         Parameters
         ----------
@@ -209,10 +209,11 @@ class Stability:
         """
         median, low = np.nanquantile(self.similarity, [0.5, 0.05], axis=0)
         columns = {"median": median, "5%": low}
+        columns["intervals"] = (~np.isnan(self.low)).sum(axis=1)
         if self.sparse:
             columns["selected"] = (self.selected >= STABLE).sum(axis=1)
-        columns["intervals"] = (~np.isnan(self.low)).sum(axis=1)
-        columns["off 0"] = ((self.low > 0) | (self.high < 0)).sum(axis=1)
+        else:
+            columns["off 0"] = ((self.low > 0) | (self.high < 0)).sum(axis=1)
         return pd.DataFrame(columns, index=pd.Index(list(names), name="factor"))
 
 

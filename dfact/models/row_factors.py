@@ -13,9 +13,8 @@ from dfact.engine.partitions import rechunk_rows
 from dfact.engine.session import StateRows
 from dfact.storage.arrays import WRITE_EMPTY_CHUNKS, compressor, write_chunk
 from dfact.storage.files import TemporaryFolder
-from dfact.storage.groups import create_array, open_store
+from dfact.storage.groups import create_array, current_version, open_store
 from dfact.storage.location import Location, parse_location
-from dfact.storage.versions import current_version
 
 
 class StoredRows(zarr.Array[Any]):

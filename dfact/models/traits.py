@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from dfact.data.words import WORDS
+from dfact.data.dataset import WORDS
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from io import TextIOBase
 from types import TracebackType
 from typing import Any
 
-from dfact.monitoring.run_id import run_id
+from dfact.settings import run_id
 from dfact.text import escape_control, escape_lines
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from dfact.engine.block_state import BlockState
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, PartialSums, Pass, Released
 from dfact.kernels.entries import filled
 from dfact.linalg.correlation import Moments
 
@@ -51,7 +51,11 @@ class AlphaParts:
 
 
 @dataclass
-class AlphaSums(PartialSums, name="alpha_sums"):
+class AlphaSums(
+    PartialSums,
+    name="alpha_sums",
+    disclosure=Released("sums of the changes of alpha without each row, and of their squares", counts=("rows",)),
+):
     """Sums over the rows with an answer to any item of a scale, for each scale (S)."""
 
     rows: NDArray[Any]

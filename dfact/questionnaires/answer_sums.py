@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.data.validation import largest_magnitude, magnitude_limits, require_magnitude
-from dfact.engine.driver import FusedSolver, run_fused
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, Plan, make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, BlockView
-from dfact.engine.requests import Solver, run
+from dfact.engine.requests import FusedSolver, Solver, run, run_fused
 from dfact.engine.session import Executor
 from dfact.errors import DataError, warn
 from dfact.linalg.correlation import Moments, MomentsPass

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, PartialSums, Pass, Released
 from dfact.kernels.entries import filled
 
 
@@ -22,7 +22,11 @@ class ItemRange:
 
 
 @dataclass
-class ItemSums(PartialSums, name="item_sums"):
+class ItemSums(
+    PartialSums,
+    name="item_sums",
+    disclosure=Released("sums and numbers of answers to the items, and of their products", counts=("counts",)),
+):
     """Sums over all answers to each item (m), each times the weight of its row; x is an answer minus the item's shift."""
 
     counts: NDArray[Any]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from dfact.engine.block_state import BlockState
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, PartialSums, Pass, Released, Withheld
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
 from dfact.linalg.correlation import ONE_ROW
@@ -199,7 +199,9 @@ class PairTables(PartialSums):
 
 
 @dataclass
-class CountedTables(PairTables, name="counted_tables"):
+class CountedTables(
+    PairTables, name="counted_tables", disclosure=Released("numbers of rows for each pair of answers to two items", counts=("rows",))
+):
     """Numbers of rows that gave two answers."""
 
     bits: NDArray[np.uint64]
@@ -224,7 +226,9 @@ class CountedTables(PairTables, name="counted_tables"):
 
 
 @dataclass
-class WeightedTables(PairTables, name="weighted_tables"):
+class WeightedTables(
+    PairTables, name="weighted_tables", disclosure=Withheld("has sums of weights by cell, which do not tell how many rows are behind them")
+):
     """Sums of the weights of rows that gave two answers, in a unit of which all weights are multiples."""
 
     slots: NDArray[np.signedinteger]

@@ -69,6 +69,12 @@ def alpha_if_dropped(C: Array) -> Array:
     return np.asarray((m - 1) / (m - 2) * (1 - (np.trace(C) - own) / rest))
 
 
+def keys(R: Array) -> Array:
+    """Return the signs of the items (m) by their loadings on one minres factor, −1 for those to reverse: the fewer ones."""
+    signs = np.where(minres(R, 1, tol=_TOLERANCE).loadings[:, 0] < 0, -1.0, 1.0) if len(R) > 1 else np.ones(len(R))
+    return -signs if signs.sum() < 0 else signs
+
+
 def omega(R: Array) -> float:
     """Return omega of one minres factor, (Σλ)²/((Σλ)² + Σψ) (McDonald 1999); NaN for one item."""
     if len(R) < 2:

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.data.dictionaries.table import ItemTable, read_items
 from dfact.errors import DataError, ParameterError
+from dfact.imports.dictionaries.table import ItemTable, read_items
 
 ALL_ITEMS = "all"
 """Name of the scale of all items, where nothing says which belong together."""

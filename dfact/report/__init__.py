@@ -3,7 +3,7 @@
 Imports export and everything below it; draws with Matplotlib and writes HTML. What a report shows of a family of models
 is that family's presenter. Everything else reads the model's traits and works for any model.
 
-    presenters    the document of a model: sections for all, and tables, plots and sections of each family
+    presenters    the document of a model: its sections, and what a presenter of a family overrides
     html          one page of a document; knows nothing of models
     plots         the canvas: figures in inches, saved completely or not at all
 """
@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any
 from dfact.catalogue import absent, find_public
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from dfact.models.estimator import Factorization
-    from dfact.models.gom.estimator import GradeOfMembership
+    from dfact.models.gom.plots import plot_memberships
 
 __all__ = ["plot_memberships", "plot_structure", "read_frequencies", "read_memberships", "text"]
 for _name in absent("report"):
@@ -56,43 +54,6 @@ def text(model: "Factorization", top: int | None = None, texts: Mapping[str, str
     from dfact.report.presenters.base import model_text
 
     return model_text(model, top, texts)
-
-
-def plot_memberships(model: "GradeOfMembership") -> "Figure":
-    """Draw the subjects of a grade of membership between its 2 classes (on a line) or 3 classes (in a triangle).
-
-    Up to 2000 subjects are drawn as points, more as a histogram or a density.
-
-    Parameters
-    ----------
-    model : GradeOfMembership, fitted
-        With 2 or 3 classes.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Save it with ``figure.savefig("memberships.png")``.
-
-    Raises
-    ------
-    ParameterError
-        The model has another number of classes.
-    DfactError
-        Matplotlib is not installed.
-
-    Examples
-    --------
-    >>> import dfact, numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> memberships = np.vstack([np.eye(2)[rng.integers(0, 2, 300)], rng.dirichlet([1, 1], 100)])
-    >>> answers = rng.binomial(4, memberships @ rng.random((2, 20)))
-    >>> model = dfact.GradeOfMembership(n_components=2, random_state=0).fit(answers)
-    >>> type(dfact.report.plot_memberships(model)).__name__
-    'Figure'
-    """
-    from dfact.report.presenters.gom.plots import membership_plot
-
-    return membership_plot(model)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,14 +1,11 @@
-"""Selection: choose the size and penalties of a model, and measure its stability.
+"""Selection: choose the size and penalties of a model.
 
-Imports models, by their public names, and everything below them. Each public function has a module of its own. What they
-share (masks, folds, the scheduler of fits, results that survive an interruption) has no public name.
+Imports models, by their public names, and everything below them. Each public function has a module of its own, that for one family of
+models in the folder of the family. What they share (masks, folds, the scheduler of fits, results that survive an interruption) has no
+public name.
 
     cross_validation    by the errors of held-out entries
     criteria            by BIC or by the consensus of restarts
-    modularity          the number of classes
-    number_of_components    parallel analysis and held-out entries, for principal components
-    tensors             the number of components of a tensor
-    resampling          refits to resampled rows, for intervals and standard errors
     grid, result        the candidates, and the rule that chooses one
     running             run many fits, and keep their results
 """
@@ -20,33 +17,26 @@ from dfact.catalogue import absent, find_public
 
 if TYPE_CHECKING:
     from dfact.models.cp.core_consistency import core_consistency
+    from dfact.models.cp.penalty_selection import select_penalty
+    from dfact.models.cp.replicability import replicability
+    from dfact.models.expectile.held_out_entries import select_by_held_out, select_each_by_held_out
+    from dfact.models.gom.modularity import select_by_modularity
+    from dfact.models.pca.number_of_components import select_number_of_components
     from dfact.selection.criteria import select_by_criterion
     from dfact.selection.cross_validation.block_cross_validation import block_cross_validate
     from dfact.selection.cross_validation.entry_cross_validation import cross_validate_entries
-    from dfact.selection.cross_validation.held_out_entries import select_by_held_out, select_each_by_held_out
     from dfact.selection.cross_validation.hold_outs import select_by_hold_out
-    from dfact.selection.modularity import select_by_modularity
-    from dfact.selection.number_of_components import select_number_of_components
-    from dfact.selection.resampling.bootstrap import bootstrap
     from dfact.selection.result import Selection
-    from dfact.selection.tensors.replicability import replicability
-    from dfact.selection.tensors.solution_path import select_penalty
+    from dfact.stability.bootstrap import bootstrap
 
 # Imported on first use: each takes its part of the models.
 _MODULES = {
     "Selection": "dfact.selection.result",
     "block_cross_validate": "dfact.selection.cross_validation.block_cross_validation",
-    "bootstrap": "dfact.selection.resampling.bootstrap",
     "core_consistency": "dfact.models.cp.core_consistency",
     "cross_validate_entries": "dfact.selection.cross_validation.entry_cross_validation",
-    "replicability": "dfact.selection.tensors.replicability",
     "select_by_criterion": "dfact.selection.criteria",
-    "select_by_held_out": "dfact.selection.cross_validation.held_out_entries",
     "select_by_hold_out": "dfact.selection.cross_validation.hold_outs",
-    "select_by_modularity": "dfact.selection.modularity",
-    "select_each_by_held_out": "dfact.selection.cross_validation.held_out_entries",
-    "select_number_of_components": "dfact.selection.number_of_components",
-    "select_penalty": "dfact.selection.tensors.solution_path",
 }
 __all__ = [
     "Selection",

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.engine.block_state import BlockState, StateArrays
-from dfact.engine.driver import FusedPass
 from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.requests import FusedPass
 from dfact.lazy import pd
 from dfact.sites.entries import blocks_of_entries
 

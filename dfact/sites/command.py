@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfact.cli.declarations import InputLocation
 from dfact.cli.options import (
     example,
     executor_for,
@@ -17,7 +16,7 @@ from dfact.cli.options import (
     scheduler_option,
     wants_json,
 )
-from dfact.cli.types import path_type
+from dfact.cli.types import InputLocation, path_type
 from dfact.storage.location import Location
 
 if TYPE_CHECKING:

@@ -14,16 +14,15 @@ from dfact.data.codebook import Codebook
 from dfact.data.concatenate import find_difference
 from dfact.data.confounders import ConfounderSummary, PlausibleRange
 from dfact.data.dataset import Dataset
-from dfact.data.sources.base import RowSource
+from dfact.data.sources.base import DenseSource, RowSource
 from dfact.data.sources.concatenated import ConcatenatedSource
-from dfact.data.sources.dense import DenseSource
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.weights import MAX_EXPONENT, WeightSummary
 from dfact.errors import DataError, DfactError, FederationError
 from dfact.lazy import pd
 from dfact.sites.messages import Message, short
 from dfact.sites.policy import WithheldError
-from dfact.storage.digests import json_digest
+from dfact.storage.seals import json_digest
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.engine.passes import PartialSums
 from dfact.errors import FederationError
-from dfact.linalg.parts import PartLabels
 from dfact.sites.carriers import Carriers
 from dfact.sites.connections import connected_by_few, separates
 from dfact.sites.ledger import Ledger
 from dfact.sites.leverage import Products, products_of
 from dfact.sites.policy import Policy
-from dfact.sites.released import CONNECTIONS, PRODUCTS, arrays_of, flatten
+from dfact.sites.released import arrays_of, declared
 from dfact.sites.row_sets import RowSets, deal_rows
 from dfact.sites.tasks import Task
 
@@ -75,13 +74,12 @@ class Gate:
             raise FederationError(f"the policy allows {self._policy.max_passes} passes, and {what} would be one more")
         rows = sum(each.stop - each.start for each in slices)
         self._policy.check_sums(sums, rows, what, broadcast)
-        names = {part.checkpoint_name for part, _ in flatten(sums, broadcast)}
-        if names & CONNECTIONS:
-            self._policy.check_connections(self._connected_by_few, what)
-            for part, _ in flatten(sums, broadcast):
-                if isinstance(part, PartLabels) and separates(part.labels.astype(np.int64), self._dataset):
+        for part, about in declared(sums):
+            if about.connections is not None:
+                self._policy.check_connections(self._connected_by_few, what)
+                if separates(getattr(part, about.connections).astype(np.int64), self._dataset):
                     raise FederationError(f"{what} would tell which columns are connected without the entries that a fold holds out")
-        if names & PRODUCTS:
+        if any(about.products for _, about in declared(sums)):
             self._policy.check_products(self._products, f"the products of columns in {what}")
         details: dict[str, Any] = {}
         if carriers is not None and carriers.squares.size:

@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.checkpoint import pack, unpack
-from dfact.engine.driver import FusedSums
-from dfact.engine.passes import PARTIAL_SUMS, PartialSums
+from dfact.engine.passes import PARTIAL_SUMS, PartialSums, Released
+from dfact.engine.requests import FusedSums
 from dfact.errors import FederationError
 from dfact.sites.messages import Message, short
-from dfact.sites.released import SUMS
 
 
 def packed_message(sums: PartialSums, what: str) -> Message:
@@ -36,17 +35,18 @@ def unpacked(message: Message) -> Any:
 def _array_numbers(described: Mapping[str, Any], depth: int = 0) -> Iterator[int]:
     """Yield the numbers of the arrays of sums; refuse a description that is not what :func:`dfact.engine.checkpoint.pack` returns."""
     kind = described.get("type")
-    if not isinstance(kind, str) or kind not in SUMS or kind not in PARTIAL_SUMS or depth > 1:
+    known = PARTIAL_SUMS.get(kind) if isinstance(kind, str) else None
+    if known is None or not isinstance(known.disclosure, Released) or depth > 1:
         raise FederationError(f"a message holds sums of type {short(kind)}, expected one that dfact knows")
-    names = {field.name for field in fields(PARTIAL_SUMS[kind])}
+    names = {field.name for field in fields(known)}
     if described.keys() - {"type"} != names:
         raise FederationError(f"sums of type {kind!r} have other fields than this version of dfact expects")
     for name in names:
         value = described[name]
-        if PARTIAL_SUMS[kind] is FusedSums and isinstance(value, list) and all(isinstance(part, dict) for part in value):
+        if known is FusedSums and isinstance(value, list) and all(isinstance(part, dict) for part in value):
             for part in value:
                 yield from _array_numbers(part, depth + 1)
-        elif PARTIAL_SUMS[kind] is not FusedSums and type(value) is int:
+        elif known is not FusedSums and type(value) is int:
             yield value
         else:
             raise FederationError(f"{name} of a message's sums is {short(value)}, expected the number of an array")

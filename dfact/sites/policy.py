@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.weights import WeightSummary
-from dfact.engine.passes import PartialSums
+from dfact.engine.passes import PartialSums, Released
 from dfact.errors import FederationError, ParameterError
 from dfact.lazy import pd
 from dfact.sites.carriers import Carriers, carriers_of_confounder, carriers_of_entries, carriers_of_weights
 from dfact.sites.leverage import Products, leverage_of_confounders
-from dfact.sites.released import COUNTS, SUMS, WITHHELD, flatten, groups
+from dfact.sites.released import flatten
 from dfact.sites.settings import SETTINGS
 from dfact.sites.tasks import Task
 
@@ -54,7 +54,7 @@ class Policy:
     tasks : tuple of str
         What may be asked: "fit", "select" and "describe"; all by default.
     forbidden_sums : tuple of str
-        Names of sums that do not leave although dfact's list :data:`dfact.sites.released.SUMS` permits them.
+        Names of sums that do not leave although their class declares that they may, by :class:`dfact.engine.passes.Released`.
     min_rows : int
         Number of rows behind each sum, at least: of the data, of a pass over a sample of it, of the answers to an item or to two, of
         each level of a confounder, and of each block of rows in cross-validation. Also the effective number of rows (Kish 1965) by
@@ -272,18 +272,23 @@ class Policy:
         """
         for part, given in flatten(sums, broadcast):
             name = part.checkpoint_name or type(part).__name__
-            if name not in SUMS:
-                raise FederationError(f"{what} returns {name!r}, which {WITHHELD.get(name, 'shows single rows or is not known not to')}")
+            declared = part.disclosure
+            if not isinstance(declared, Released):
+                reason = "does not declare that it shows no single rows" if declared is None else declared.reason
+                raise FederationError(f"{what} returns {name!r}, which {reason}")
             if name in self.forbidden_sums:
-                raise FederationError(f"the policy forbids {what}: {SUMS[name]} do not leave")
-            counts = [np.asarray(rows // groups(part)), *(np.asarray(getattr(part, field)) for field in COUNTS.get(name, ()))]
+                raise FederationError(f"the policy forbids {what}: {declared.content} do not leave")
+            groups = 1 if declared.groups is None else max(1, np.size(getattr(part, declared.groups)))
+            counts = [np.asarray(rows // groups), *(np.asarray(getattr(part, field)) for field in declared.counts)]
             behind = min((int(each[each > 0].min()) for each in counts if (each > 0).any()), default=0)
             if behind < self.min_rows:
                 told = f"{what} sums over fewer rows than min_rows={self.min_rows} of the policy"
                 raise WithheldError(told, f"over {behind}; rows with missing answers do not count in all sums")
             if any(map(self._is_small, part.cells(given))):
                 told = f"{what} has cells of fewer rows than min_cell={self.min_cell} of the policy"
-                raise WithheldError(told, f"in {SUMS[name]}, where a missing answer is a level; merge rare levels in the data of all sites")
+                raise WithheldError(
+                    told, f"in {declared.content}, where a missing answer is a level; merge rare levels in the data of all sites"
+                )
 
     def _is_small(self, cells: NDArray[Any]) -> bool:
         return bool(((cells > 0) & (cells < self.min_cell)).any())

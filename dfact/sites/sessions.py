@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from dfact.data.layout import Layout
 from dfact.engine.block_state import CheckpointedState, PartitionStates
 from dfact.engine.column_map import ColumnMap
-from dfact.engine.driver import FusedPass
 from dfact.engine.environment import Environment, current_environment, distinct
 from dfact.engine.memory_plan import Plan, WorkerResources, make_plan
-from dfact.engine.partitions import Partitions
+from dfact.engine.partitions import Leaves, Partitions, TreeSum
 from dfact.engine.passes import PartialSums, RunPass, TiledPass
-from dfact.engine.reduction import Leaves, TreeSum
+from dfact.engine.requests import FusedPass
 from dfact.engine.session import Arrays, CheckpointableSession, Executor
 from dfact.engine.threads import single_threaded
 from dfact.engine.tiles import TileStates, TileStep, n_columns, split_sums

@@ -29,8 +29,8 @@ from dfact.sites.resources import Resources
 from dfact.sites.sessions import SiteExecutor
 from dfact.sites.site_log import SiteLog
 from dfact.sites.tasks import Task
-from dfact.storage.digests import json_digest
 from dfact.storage.groups import remove
+from dfact.storage.seals import json_digest
 
 
 class RunLostError(FederationError):

@@ -1,17 +1,26 @@
-"""Arrays of Zarr groups: compressed with a checksum, written with all their chunks, and read with errors that name them."""
+"""Arrays of Zarr groups: compressed with a checksum, written with all their chunks, and read with errors that name them.
 
-import errno
-from collections.abc import Iterator
+Zarr runs all reads of a process on one event loop, in a separate thread, which also verifies checksums and copies chunks. Two threads that
+read chunks of a few megabytes are therefore hardly faster than one. To avoid this, a thread that reads a single chunk from a local folder
+runs the whole read itself, on its own event loop.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
 import zarr
 from numcodecs import Blosc
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
+from zarr.storage import LocalStore
 
 from dfact.errors import StoreError
+from dfact.storage.replacement import reason
 
 MAX_REASON = 500  # characters of a library's message: some quote all of the input that they reject
 MAX_CHUNK_BYTES = (1 << 31) - 1  # that the compressor takes
@@ -68,11 +77,6 @@ def member(group: zarr.Group, name: str) -> zarr.Array[Any] | zarr.Group | None:
     """
     with read_errors(f"array {name!r} of {group.store}"), np.errstate(over="raise"):
         return group.get(name)
-
-
-def reason(error: OSError) -> str:
-    """Describe the cause of a failed write."""
-    return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
 
 
 def write_array(
@@ -137,3 +141,43 @@ def read_labels(group: zarr.Group, name: str, n: int) -> NDArray[Any]:
     if labels.dtype.kind not in "TUO":
         raise StoreError(f"array {name!r} of {group.store} holds {labels.dtype}, expected text; write the store again")
     return labels.astype(object)
+
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class _InlineLoop(asyncio.SelectorEventLoop):
+    """An event loop that calls in its own thread what others leave to a pool of threads: a read has nothing else to do meanwhile."""
+
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        del executor
+        future: asyncio.Future[T] = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def read_entries(array: zarr.Array[Any], start: int, stop: int) -> NDArray[Any]:
+    """Return entries start to stop along the first axis."""
+    if not (_lies_in_one_chunk(array, start, stop) and isinstance(array.store, LocalStore) and _may_run_loop()):
+        return np.asarray(array[start:stop])  # Zarr reads the chunks side by side, and those of an object store from one client
+    with asyncio.Runner(loop_factory=_InlineLoop) as runner:
+        return np.asarray(runner.run(array.async_array.getitem(slice(start, stop))))
+
+
+def _lies_in_one_chunk(array: zarr.Array[Any], start: int, stop: int) -> bool:
+    step = array.chunks[0]
+    whole = all(chunk >= size for chunk, size in zip(array.chunks[1:], array.shape[1:], strict=True))
+    return array.shards is None and whole and start // step == (stop - 1) // step
+
+
+def _may_run_loop() -> bool:
+    """Return whether this thread runs no event loop, and gets no signals, which an event loop may lose: these reach the main thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return threading.current_thread() is not threading.main_thread()
+    return False

@@ -12,11 +12,9 @@ from typing import Any
 
 from dfact.errors import StoreError
 from dfact.signals import finish_before_stop
-from dfact.storage.folder_owners import is_stale, owner_tag
 from dfact.storage.location import Location
 from dfact.storage.remote_files import describe, file_name, object_version, upload
-from dfact.storage.replacement import written_beside
-from dfact.storage.writers import changed
+from dfact.storage.replacement import changed, is_stale, owner_tag, written_beside
 
 _PREFIX = "dfact-"
 _folders: set[Path] = set()

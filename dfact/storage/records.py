@@ -18,12 +18,10 @@ from zarr.errors import ContainsGroupError
 from dfact.errors import ParameterError, StoreError
 from dfact.internals.zarr import sync
 from dfact.storage.array_stream import StreamWriter, corruption_errors, read_stream
-from dfact.storage.arrays import reason
-from dfact.storage.digests import sealed
-from dfact.storage.groups import FORMAT_VERSION, attributes, open_group, open_store
+from dfact.storage.groups import ATTRIBUTE, FORMAT_VERSION, attributes, open_group, open_store
 from dfact.storage.location import Location, absolute, parse_location
-from dfact.storage.replacement import sync_folder
-from dfact.storage.versions import ATTRIBUTE
+from dfact.storage.replacement import reason, sync_folder
+from dfact.storage.seals import sealed
 
 _STREAM = "arrays"
 WRITER = "written_by"  # attribute with the version of dfact

@@ -1,18 +1,199 @@
-"""Files and folders that replace others, so that one is complete at any time, even after a power cut; the removal of new ones."""
+"""Files and folders that replace others, so that one is complete at any time, even after a power cut; the removal of new ones.
+
+A writer works beside the location under a name of its own, so that no other one touches its work, and what it replaces must be what it
+found when it began. While another writer of the same host is at work, it waits, unless it has taken over that work. Those of other hosts
+cannot be seen to live or to have ended; whoever ends first has written the location, and the others find it changed. On a disk, looking
+and replacing are one step under a lock of the folder above, where its file system has locks; in an object store the request that
+replaces is a conditional one.
+
+The name contains the process. Several machines may share a folder, and locks of files do not hold on all network file systems, so it
+consists of the host, the boot id, the PID namespace, the process id and the start time of the process.
+``dfact/batch/manifests/node-entrypoint`` makes such names too.
+"""
 
 import ctypes
 import errno
+import fcntl
+import hashlib
+import logging
 import os
 import shutil
+import socket
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from dfact.errors import StoreError
-from dfact.storage.arrays import reason
 from dfact.storage.location import Location
-from dfact.storage.writers import Writer, changed, locked, partial_prefix, take_turn, takes_over, writer_name, writer_of
+
+_PROC = Path("/proc")
+
+
+@cache
+def host() -> str:
+    """Return the name of this host with its boot and the namespace in which its process ids hold, joined by dots."""
+    boot, pid_namespace = "0", "0"
+    with suppress(OSError):  # other systems than Linux have none of the two
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        pid_namespace = "".join(filter(str.isdigit, (_PROC / "self/ns/pid").readlink().name))
+    return f"{socket.gethostname()}.{boot}.{pid_namespace}"
+
+
+def process_start(pid: int) -> str | None:
+    """Return when a process of this host began, as text that differs from any other process with the same id; None if there is none."""
+    if _PROC.is_dir():
+        try:
+            return (_PROC / str(pid) / "stat").read_text().rpartition(") ")[2].split()[19]  # ticks since the boot
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+    import psutil
+
+    try:
+        return str(round(psutil.Process(pid).create_time() * 100))
+    except psutil.NoSuchProcess:
+        return None
+
+
+def owner_tag() -> str:
+    """Return this process's part of the name of a temporary folder."""
+    pid = os.getpid()
+    return f"{host()}.{pid}.{process_start(pid)}"
+
+
+def is_stale(name: str) -> bool:
+    """Return whether a folder with this name, ``…-OWNER.RANDOM``, belongs to a process of this host that has ended."""
+    if f"-{host()}." not in name:
+        return False  # another host's, or of an earlier boot: nothing here tells whether its owner lives
+    pid, _, rest = name.partition(f"-{host()}.")[2].partition(".")
+    start = rest.partition(".")[0]
+    return pid.isdecimal() and start.isdecimal() and process_start(int(pid)) != start
+
+
+logger = logging.getLogger(__name__)
+
+WAIT_SECONDS = 60.0
+"""A writer waits no longer than that for another one of the same host."""
+_POLL = 0.05
+_MAX_NAME = 255  # bytes, of most file systems
+_taking_over = ContextVar("taking_over", default=False)
+_at_work: set[str] = set()
+"""The names of the writers of this process."""
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A writer, as its name tells."""
+
+    name: str
+    host: str
+    pid: int
+    start: str
+    began: int
+    """Nanoseconds since 1970."""
+
+    def lives(self) -> bool | None:
+        """Return whether the writer is at work; None if only another host, or another boot of this one, could tell."""
+        if self.host != host():
+            return None
+        if self.pid == os.getpid() and self.start == process_start(self.pid):
+            return self.name in _at_work
+        return process_start(self.pid) == self.start
+
+    def __str__(self) -> str:
+        began = datetime.fromtimestamp(self.began / 1e9, UTC)
+        return f"process {self.pid} on {self.host.rsplit('.', 2)[0]}, which began at {began:%Y-%m-%d %H:%M:%S} UTC"
+
+
+@contextmanager
+def taking_over() -> Iterator[None]:
+    """Let no writer wait within the block: others at its locations belong to work that this process has taken over, and are to stop."""
+    token = _taking_over.set(True)
+    try:
+        yield
+    finally:
+        _taking_over.reset(token)
+
+
+def takes_over() -> bool:
+    """Return whether this is within :func:`taking_over`."""
+    return _taking_over.get()
+
+
+@contextmanager
+def writer_name(prefix: str) -> Iterator[str]:
+    """Yield a new name, ``PREFIX-OWNER.NUMBER``, whose writer counts as living within the block."""
+    name = f"{prefix}-{owner_tag()}.{time.time_ns()}"
+    _at_work.add(name)
+    try:
+        yield name
+    finally:
+        _at_work.discard(name)
+
+
+def partial_prefix(path: Path, use: str = "incomplete") -> str:
+    """Return what the names of the writers of a path begin with; a name that would be too long is cut, and made distinct by a digest."""
+    name, room = path.name, _MAX_NAME - len(os.fsencode(f".{use}-{owner_tag()}.{time.time_ns()}"))
+    if len(os.fsencode(name)) > room:
+        digest = hashlib.blake2b(os.fsencode(name), digest_size=8).hexdigest()
+        name = f"{os.fsencode(name)[: max(0, room - 17)].decode(errors='ignore')}~{digest}"
+    return f"{name}.{use}"
+
+
+def writer_of(name: str, prefix: str) -> Writer | None:
+    """Return the writer of a name; None if it is the name of something else."""
+    if not name.startswith(f"{prefix}-"):
+        return None
+    where, *numbers = name.removeprefix(f"{prefix}-").rsplit(".", 3)
+    if len(numbers) < 3 or where.count(".") < 2 or not all(map(str.isdecimal, numbers)):
+        return None
+    pid, start, began = numbers
+    return Writer(name, where, int(pid), start, int(began))
+
+
+def take_turn(location: Location, attempt: Callable[[], Writer | None]) -> None:
+    """Call ``attempt``, which begins unless it returns another writer that is at work, until it does.
+
+    Raises StoreError if the other writer is one of this process, or is at work for too long.
+    """
+    until = None
+    while (other := attempt()) is not None:
+        if until is None:
+            until = time.monotonic() + WAIT_SECONDS
+            logger.info("%s is being written by %s; waiting for it", location, other)
+        if other.pid == os.getpid() or time.monotonic() > until:
+            raise StoreError(
+                f"{location} is being written by {other}, expected no other writer; wait until that has ended, or choose another path"
+            )
+        time.sleep(_POLL)
+
+
+def changed(location: Location) -> StoreError:
+    """Return the error of a location at which another writer has been faster."""
+    return StoreError(
+        f"{location} has been changed by another writer since this one began, expected it to be as it was; it is complete and stays, and "
+        "nothing else was written: run the same command again, or choose another path"
+    )
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, which ends with its process; without an effect where the file system has no locks of folders."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        with suppress(OSError):  # a process that was forked meanwhile holds the descriptor, too
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
 
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 _UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
@@ -260,3 +441,8 @@ def _exchange(first: Path, second: Path) -> bool:
     if number in _UNSUPPORTED:
         return False
     raise OSError(number, os.strerror(number), str(second))
+
+
+def reason(error: OSError) -> str:
+    """Describe the cause of a failed write."""
+    return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)

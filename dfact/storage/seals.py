@@ -1,9 +1,10 @@
-"""Seals of stores: which arrays and chunks belong to one version of a store.
+"""Digests of JSON documents, which show whether they are those that were written, and the seals of stores made of them.
 
-The last four bytes of a stored chunk are its CRC32C, which its codec compares with the rest in each read. That finds damaged bytes, but not
-a chunk of another version of the store, such as an interrupted copy leaves, because each is valid by itself. A seal names these four bytes
-of every chunk and a digest of the metadata of every array, so that each read finds both, without a look at further bytes. It lies in the
-attributes of the store, and has a digest of these. A seal protects from accidents: whoever may write to the store can write another one.
+A seal states which arrays and chunks belong to one version of a store. The last four bytes of a stored chunk are its CRC32C, which its
+codec compares with the rest in each read. That finds damaged bytes, but not a chunk of another version of the store, such as an interrupted
+copy leaves, because each is valid by itself. A seal names these four bytes of every chunk and a digest of the metadata of every array, so
+that each read finds both, without a look at further bytes. It lies in the attributes of the store, and has a digest of these. A seal
+protects from accidents: whoever may write to the store can write another one.
 """
 
 import asyncio
@@ -22,8 +23,19 @@ from zarr.buffer import default_buffer_prototype
 
 from dfact.errors import StoreError
 from dfact.internals.zarr import sync
-from dfact.storage.digests import json_digest
 from dfact.storage.location import Location
+
+
+def json_digest(document: Mapping[str, Any]) -> str:
+    """Return the digest of a JSON document, which does not depend on the order of its keys."""
+    return hashlib.blake2b(json.dumps(document, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def sealed(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes with their digest."""
+    values = {name: value for name, value in attributes.items() if name != "digest"}
+    return {**values, "digest": json_digest(values)}
+
 
 METADATA = "zarr.json"
 _PROBED = (METADATA, ".zgroup", ".zarray", ".zattrs", ".zmetadata")  # Zarr probes for these, so they may be missing

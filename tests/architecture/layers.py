@@ -17,11 +17,12 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("kernels",),
     ("storage",),
     ("data",),
-    ("engine",),
+    ("engine", "imports"),
     ("parameters",),
     ("linalg",),
     ("models",),
     ("selection",),
+    ("stability",),
     ("export",),
     ("report",),
     ("cli",),
@@ -33,6 +34,23 @@ LIBRARIES: dict[str, set[str]] = {"kernels": {"numpy", "numba", "collections", "
 """Everything besides dfact that a layer may import, for layers that may not import what they like."""
 FORBIDDEN: dict[str, set[str]] = {"models": {"dask", "distributed"}}
 """Libraries that a layer must not import."""
+ABOVE_MODELS = {
+    "commands": "cli",
+    "presenter": "report",
+    "plots": "report",
+    "tables": "report",
+    "modularity": "stability",
+    "held_out_entries": "selection",
+    "number_of_components": "selection",
+    "penalty_selection": "selection",
+    "replicability": "selection",
+    "selection": "selection",
+}
+"""Modules of families that stand above ``models``, with the layer on whose level they stand: how a family's model is chosen, shown and
+called. Such a module may import what that layer may. Only the catalogue reaches it, by name, and other such modules of the same family: no
+estimator, pass or solver imports it, nor does any other room."""
+PUBLIC = {"report/__init__.py", "selection/__init__.py"}
+"""Lists of public names. They import on first use, also from rooms above them, and name these modules for type checkers."""
 SHARED = {"binomial", "growth"}
 """Folders of ``models`` that are not families: several of these use them."""
 IMPORT_FAMILIES = {"models/persistence.py"}
@@ -46,6 +64,16 @@ def modules() -> dict[str, Path]:
 
 def layer(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def above_models(path: Path) -> bool:
+    """Return whether a module lies in a family of models, and stands above it."""
+    return layer(path) == "models" and family(path) is not None and path.stem in ABOVE_MODELS
+
+
+def stands_on(path: Path) -> str:
+    """Return the layer on whose level a module stands: its folder, or a higher one for some modules of families."""
+    return ABOVE_MODELS[path.stem] if above_models(path) else layer(path)
 
 
 def level(name: str) -> int:
@@ -77,13 +105,14 @@ def _imported(path: Path) -> Iterator[str]:
             assert node.module
             yield node.module
             for alias in node.names:  # ``from dfact.engine import threads`` imports a module
-                if _file_of(name := f"{node.module}.{alias.name}"):
+                if file_of(name := f"{node.module}.{alias.name}"):
                     yield name
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
 
 
-def _file_of(name: str) -> Path | None:
+def file_of(name: str) -> Path | None:
+    """Return the file of a module of dfact by its dotted name; None for other names."""
     if not name.startswith("dfact."):
         return None
     base = ROOT.joinpath(*name.split(".")[1:])
@@ -92,4 +121,4 @@ def _file_of(name: str) -> Path | None:
 
 def imported_modules(path: Path) -> set[Path]:
     """The files of dfact that a module imports."""
-    return {found for name in imported(path) if (found := _file_of(name))}
+    return {found for name in imported(path) if (found := file_of(name))}

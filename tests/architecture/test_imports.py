@@ -6,17 +6,23 @@ from functools import cache
 from pathlib import Path
 
 from tests.architecture.layers import (
+    ABOVE_MODELS,
     FORBIDDEN,
     IMPORT_FAMILIES,
     LEVELS,
     LIBRARIES,
+    PUBLIC,
+    ROOT,
+    above_models,
     family,
+    file_of,
     imported,
     imported_modules,
     layer,
     level,
     modules,
     nodes,
+    stands_on,
 )
 
 
@@ -28,11 +34,34 @@ def test_imports_only_go_down() -> None:
     offenders = [
         f"{name} imports {target}"
         for name, path in modules().items()
+        if name not in PUBLIC
         for target in sorted(imported(path))
         if target.startswith("dfact.")
-        if not (layer(path) == (other := target.split(".")[1]) or level(other) < level(layer(path)))
+        if not (stands_on(path) == (other := _stands_on(target)) or level(other) < level(stands_on(path)))
     ]
     assert offenders == []
+
+
+def _stands_on(name: str) -> str:
+    """Return the layer on whose level a module or a name of one stands."""
+    path = file_of(name) or file_of(name.rpartition(".")[0])
+    return name.split(".")[1] if path is None else stands_on(path)
+
+
+def test_only_a_family_imports_its_modules_above_models() -> None:
+    """The choice, the presenter and the commands of a family are reached by their names in the catalogue."""
+    offenders = [
+        f"{name} imports {target.relative_to(ROOT).as_posix()}"
+        for name, path in modules().items()
+        if name not in PUBLIC
+        for target in imported_modules(path)
+        if above_models(target) and not (above_models(path) and path.parent == target.parent)
+    ]
+    assert offenders == []
+
+
+def test_modules_above_models_are_there() -> None:
+    assert {path.stem for path in modules().values() if above_models(path)} == set(ABOVE_MODELS)
 
 
 def test_layers_import_no_other_libraries_than_theirs() -> None:
@@ -118,10 +147,10 @@ def test_no_layer_uses_private_names_of_another() -> None:
     """A model of a slice inherits those of the base of all models, as one of another package does, and uses them of itself alone."""
     defined: dict[str, set[str]] = defaultdict(set)
     for path in modules().values():
-        defined[layer(path)] |= private_names(path)
+        defined[stands_on(path)] |= private_names(path)
     offenders = []
     for name, path in modules().items():
-        of_others = set().union(*(names for other, names in defined.items() if other != layer(path))) - defined[layer(path)]
+        of_others = set().union(*(names for other, names in defined.items() if other != stands_on(path))) - defined[stands_on(path)]
         for node in nodes(path):
             if isinstance(node, ast.Attribute) and node.attr in of_others and not _of_itself(node.value):
                 offenders.append(f"{name} line {node.lineno}: {node.attr}")

@@ -23,7 +23,7 @@ assert main(["info", sys.argv[1]]) == 0
 print(sorted(sys.modules))
 """
 _SLOW = {"dask", "distributed", "matplotlib", "pandas", "pyarrow", "scipy.optimize", "scipy.sparse", "scipy.stats", "sklearn", "tqdm"}
-_OWN = {"dfact.engine.cluster", "dfact.data.readers", "dfact.data.ingest", "dfact.batch", "dfact.report"}
+_OWN = {"dfact.engine.cluster", "dfact.imports", "dfact.batch", "dfact.report"}
 
 
 def imported(code: str, *arguments: str) -> set[str]:

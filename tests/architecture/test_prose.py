@@ -13,7 +13,7 @@ import pytest
 from tests.architecture.layers import ROOT, nodes
 
 PAGES = [
-    *sorted((ROOT / "guides").glob("*.md")),
+    *sorted(ROOT.glob("**/guides/*.md")),
     *(
         path
         for name in ("README.md", "deploy/README.md", "benchmarks/README.md", ".github/CONTRIBUTING.md")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dfact.catalogue import INSTALLED, SLICES, Slice
 from tests import tiers
 
 REPRESENTATIVES = {
@@ -42,10 +43,39 @@ def test_a_module_touches_the_tests_that_import_it_the_nearest_first() -> None:
     assert distances["tests/questionnaires/test_rotation.py"] > 1
 
 
+def names(path: Path, slice_: Slice) -> bool:
+    """Return whether a test, or a module of tests or benchmarks behind it, has a name of a slice in its text."""
+    known = [rf"dfact\.{slice_.name}\b", *(rf"\b{name.rpartition('.')[2]}\b" for name in slice_.names)]
+    known += [rf"\b{entry.name}\b" for entry in slice_.models]
+    read = [path]
+    for each in read:
+        helpers = [file for file in tiers.imports(each) if not file.is_relative_to(tiers.ROOT / "dfact")]
+        read += [file for file in helpers if file not in read]
+    return any(re.search("|".join(known), file.read_text()) for file in read)
+
+
+@pytest.mark.parametrize("slice_", INSTALLED, ids=lambda each: each.name)
+def test_a_slice_touches_its_own_tests_and_those_of_others_that_name_it(slice_: Slice) -> None:
+    package, tests = tiers.ROOT / "dfact", tiers.ROOT / "tests"
+    reached = set(tiers.distances((package / slice_.name).rglob("*.py")))
+    assert [path for path in reached if path.is_relative_to(package) and tiers.slice_of(path) != slice_.name] == []
+    assert set((tests / slice_.name).rglob("test_*.py")) <= reached
+    others = [path for each in SLICES if each is not slice_ for path in (tests / each.name).rglob("test_*.py") if path in reached]
+    assert [path for path in others if not names(path, slice_)] == []
+
+
+@pytest.mark.parametrize("file", ["dfact/engine/passes.py", "dfact/storage/groups.py", "dfact/kernels/jit.py"])
+def test_a_module_below_the_models_touches_the_tests_of_all_slices(file: str) -> None:
+    reached = tiers.distances([tiers.ROOT / file])
+    touched = {each.name: any(path.is_relative_to(tiers.ROOT / "tests" / each.name) for path in reached) for each in INSTALLED}
+    assert all(touched.values()), touched
+
+
 @pytest.mark.parametrize(
     ("file", "test"),
     [
         ("dfact/guides/pca.md", "tests/documentation/test_pages.py"),
+        pytest.param("dfact/batch/guides/jobs.md", "tests/documentation/test_pages.py", marks=pytest.mark.needs("batch")),
         pytest.param(
             "dfact/batch/manifests/kubernetes/base/disruptionbudget.yaml", "tests/batch/test_deploy.py", marks=pytest.mark.needs("batch")
         ),

@@ -8,8 +8,8 @@ import pytest
 
 import dfact
 from dfact.batch.job_file import JobError, Step, read_job
-from dfact.cli.declarations import InputLocation, LocationType, OutputLocation, UpdatedLocation
 from dfact.cli.main import cli
+from dfact.cli.types import InputLocation, LocationType, OutputLocation, UpdatedLocation
 
 
 def step(**parameters: Any) -> Step:

@@ -28,7 +28,7 @@ from dfact.batch.kubernetes import PlannedWorkers
 from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
 from dfact.data.layout import Layout
-from dfact.storage.folder_owners import host, is_stale, process_start
+from dfact.storage.replacement import host, is_stale, process_start
 from tests.batch.manifest_rules import (
     COMPONENT,
     DEPLOY,

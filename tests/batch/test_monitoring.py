@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import dfact
 from dfact.monitoring import metrics
-from dfact.monitoring.server import serve_metrics
+from dfact.monitoring.metrics import serve_metrics
 from tests.batch.manifest_rules import DEPLOY, MANIFESTS
 from tests.conftest import free_port, planted_answers
 

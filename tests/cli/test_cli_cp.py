@@ -12,8 +12,8 @@ from distributed import LocalCluster
 import dfact
 from benchmarks.faults.fits import FORKSERVER, log_to
 from dfact.cli.main import main
-from dfact.data.readers.arrays.numpy_files import read_array_file
 from dfact.engine.checkpoint import CheckpointedSession, resume_point
+from dfact.imports.readers.arrays.numpy_files import read_array_file
 from tests.cli.conftest import Ended
 
 

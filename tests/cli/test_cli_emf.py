@@ -13,8 +13,8 @@ from distributed import LocalCluster
 
 import dfact
 from benchmarks.faults.fits import FORKSERVER, log_to
-from dfact.cli.declarations import with_value
 from dfact.cli.main import main
+from dfact.cli.types import with_value
 from dfact.engine.executors import LocalSession
 from tests.cli.conftest import Ended
 

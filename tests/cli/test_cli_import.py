@@ -9,7 +9,7 @@ import pytest
 import dfact
 from dfact.cli.answer_options import levels_option, missing_option, not_missing_option, recode_option
 from dfact.cli.main import main
-from tests.data.test_import_table import answers_of
+from tests.imports.test_import_table import answers_of
 
 
 @click.command()

@@ -12,16 +12,17 @@ import click
 import pytest
 
 import dfact
-from dfact.catalogue import CATALOGUE, Entry
+from dfact.catalogue import CATALOGUE, INSTALLED, MISSING, SLICES, Entry, Slice
 from dfact.cli.demo_kinds import KINDS
 from dfact.cli.main import cli, main
 from dfact.cli.update import DRIFT
-from dfact.data.readers.formats import open_table
 from dfact.errors import DependencyError
+from dfact.imports.readers.formats import open_table
 from tests.cases import exhaustive_unless
 from tests.documentation.demos import demo, leave_files, parsed
 
-GUIDES = {path.stem: path.read_text() for path in (Path(dfact.__file__).parent / "guides").glob("*.md")}
+PACKAGE = Path(dfact.__file__).parent
+GUIDES = {path.stem: path.read_text() for path in PACKAGE.glob("**/guides/*.md")}
 
 
 def commands(command: click.Command, *names: str) -> Iterator[tuple[str, ...]]:
@@ -117,7 +118,9 @@ def test_names_of_a_model_find_its_guide(entry: Entry, capsys: pytest.CaptureFix
 
 
 def test_every_command_and_kind_of_demo_finds_a_guide(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in [*(" ".join(names) for names in EXAMPLES), "fit", *KINDS]:
+    missing = {each.name for each in MISSING}
+    kinds = [kind for kind, demo in KINDS.items() if missing.isdisjoint(demo.slices)]
+    for name in [*(" ".join(names) for names in EXAMPLES), "fit", *kinds]:
         assert main(["help", *name.split()]) == 0, name
         assert capsys.readouterr().out.partition("\n")[0] in [
             *(text.partition("\n")[0].removeprefix("# ") for text in GUIDES.values()),
@@ -169,6 +172,30 @@ def test_code_is_indented_and_links_name_their_guides(capsys: pytest.CaptureFixt
     printed = capsys.readouterr().out
     assert "\n    dfact fit icqf " in printed
     assert "job (dfact help jobs)" in " ".join(printed.split())
+
+
+def test_the_catalogue_lists_the_guides_in_the_folders_of_slices() -> None:
+    assert {each.name: sorted(each.guides) for each in INSTALLED} == {
+        each.name: sorted(path.stem for path in (PACKAGE / each.name / "guides").glob("*.md")) for each in INSTALLED
+    }
+    assert [guide for each in INSTALLED for guide in each.topics.values() if guide not in GUIDES] == []
+
+
+@pytest.mark.parametrize(("slice_", "topic"), [(each, topic) for each in SLICES for topic in [*each.guides, *each.topics, *each.demos]])
+def test_a_topic_of_a_missing_slice_names_the_slice(
+    slice_: Slice, topic: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = tuple(each for each in INSTALLED if each is not slice_)
+    monkeypatch.setattr("dfact.cli.help.INSTALLED", others)
+    monkeypatch.setattr("dfact.cli.help.MISSING", (slice_,))
+    monkeypatch.setattr("dfact.cli.help.KINDS", {kind: demo for kind, demo in KINDS.items() if kind not in slice_.demos})
+    code, (printed, error) = main(["help", *topic.split()]), capsys.readouterr()
+    if topic == "report":  # has a guide of the core too
+        assert (code, error) == (0, "")
+        return
+    assert (code, printed) == (1, "")
+    assert len(error.splitlines()) == 1
+    assert error.rstrip().endswith(f'which is not installed: pip install "dfact[{slice_.name}]"')
 
 
 def test_an_unknown_topic_is_refused_with_the_closest_and_the_list(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfact.cli.declarations import OutputLocation
-from dfact.cli.types import BlockShape, Counts, MatrixShape, NumberOrWord, Numbers
+from dfact.cli.types import BlockShape, Counts, MatrixShape, NumberOrWord, Numbers, OutputLocation
 
 COUNTS = st.integers(0, 300)
 

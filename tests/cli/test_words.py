@@ -8,8 +8,8 @@ import pytest
 
 import dfact
 from dfact.cli.main import main
+from dfact.data.dataset import kind_of, words_of
 from dfact.data.examples.arrays import write_air, write_spectra
-from dfact.data.words import kind_of, words_of
 
 _OTHERS = r"participants?|items?|persons?|people|subjects?|respondents?"
 _OF_PROGRAMS = r"|deviances?|objectives?|passes|memberships?|loadings? of each"

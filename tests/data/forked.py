@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 import dfact
-from dfact.data import stored_values
-from dfact.data.ingest.arrays import triplets
-from dfact.data.readers.text import delimited
+from dfact.data import stored_dataset
+from dfact.imports.arrays import triplets
+from dfact.imports.readers.text import delimited
 
 
 def peak_memory() -> float:
@@ -26,7 +26,7 @@ def peak_memory() -> float:
 def peaks_of_triplets(folder: str, by: str, sources: list[str]) -> list[float]:
     """Import the triplets; return the peak after each."""
     tempfile.tempdir = folder
-    triplets._BUCKET_ENTRIES = triplets._BATCH_ENTRIES = stored_values._CHUNK_ENTRIES = delimited._BLOCK_BYTES = 1 << 16
+    triplets._BUCKET_ENTRIES = triplets._BATCH_ENTRIES = stored_dataset._CHUNK_ENTRIES = delimited._BLOCK_BYTES = 1 << 16
     peaks = []
     for source in sources:
         dfact.import_triplets(source, f"{source}.zarr", shape=None if by == "labels" else (2000, 3000))

@@ -16,9 +16,9 @@ import dfact
 from dfact import Codebook, Item, MissingCount
 from dfact.cli.main import main
 from dfact.data.codebook import compare_items
-from dfact.data.dictionaries.table import read_items
 from dfact.data.examples import ipip_ascado_items, ipip_ascado_items_file
 from dfact.errors import DataError, StoreError
+from dfact.imports.dictionaries.table import read_items
 from dfact.storage.arrays import write_labels
 from dfact.storage.groups import open_store
 from tests.cases import every

@@ -26,8 +26,8 @@ from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
 from dfact.data.sources import dask as dask_rows
+from dfact.data.sources.base import ArraySource
 from dfact.data.sources.dask import Chunk, DaskRows, _chunk_rows, rechunk_rows
-from dfact.data.sources.dense import ArraySource
 from dfact.data.statistics import ColumnStatistics
 from dfact.data.validation import locate_outside
 from tests.cases import further_unless

@@ -21,13 +21,12 @@ import dfact
 from benchmarks.faults.fits import in_forked_process
 from dfact import DataError, StoreError, import_array, import_table, open_dataset
 from dfact.cli.info import dataset_text
-from dfact.data import stored_values as values_module
+from dfact.data import stored_dataset
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import fingerprint
-from dfact.data.ingest.writing.writer import dataset_writer
 from dfact.data.run_digests import RunDigests, run_rows
-from dfact.data.stored_dataset import write_metadata
-from dfact.data.stored_values import DenseWriter
+from dfact.data.stored_dataset import DenseWriter, write_metadata
+from dfact.imports.writing.writer import dataset_writer
 from dfact.storage import replacement
 from dfact.storage.groups import create_group
 from tests.cases import unseal
@@ -291,8 +290,8 @@ def originals(tmp_path_factory):
     import_array(answers(0), folder / "wide.zarr", **full(0) | {"valid_range": (0, 6)})
     import_array(sparse_answers_with_a_zero(), folder / "zero.zarr")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(values_module, "_CHUNK_ENTRIES", 50)
-        patch.setattr(values_module, "_INDPTR_CHUNK", 40)
+        patch.setattr(stored_dataset, "_CHUNK_ENTRIES", 50)
+        patch.setattr(stored_dataset, "_INDPTR_CHUNK", 40)
         import_array(sparse_answers(0), folder / "s.zarr", **full(0))
     for path in folder.iterdir():
         unseal(path)

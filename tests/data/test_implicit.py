@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.data.coerce import as_dataset, implicit_as_missing
-from dfact.data.sources.dense import ArraySource
+from dfact.data.sources.base import ArraySource
 from dfact.data.sources.sparse import CSRSource, StoredCSRSource, to_dense
 from dfact.data.statistics import ColumnStatistics, as_float
 from dfact.data.validation import first_outside, locate_outside

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 import dfact
 from dfact.data.layout import Layout
 from dfact.data.sources import sparse
-from dfact.data.sources.base import RowSource
+from dfact.data.sources.base import ArraySource, LazySource, RowSource, RowSubset, ZarrSource
 from dfact.data.sources.dask import Chunk, DaskRows
-from dfact.data.sources.dense import ArraySource, LazySource, RowSubset, ZarrSource
 from dfact.data.sources.sparse import CSRSource, StoredCSRSource, to_dense
 from dfact.selection.cross_validation.masks import EntryMask, MaskedSource
 from dfact.storage.location import Location

@@ -14,7 +14,7 @@ from dfact import DataError, StoreError
 from dfact.data.coerce import as_dataset
 from dfact.data.weights import WeightSummary
 from tests.conftest import unseal
-from tests.data.test_import_table import FORMATS, save, survey
+from tests.imports.test_import_table import FORMATS, save, survey
 
 
 def weighted_survey(seed: int) -> pd.DataFrame:

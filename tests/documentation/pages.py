@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = {"README": ROOT / "README.md"} | {path.stem: path for path in sorted((ROOT / "dfact" / "guides").glob("*.md"))}
+GUIDES = {path.stem: path for pattern in ("guides/*.md", "*/guides/*.md") for path in sorted((ROOT / "dfact").glob(pattern))}
+"""The guides of the core and of its slices."""
+PAGES = {"README": ROOT / "README.md"} | GUIDES
 TEXTS = {page: path.read_text() for page, path in PAGES.items()}
 UNRUN = {name: ROOT / name / "README.md" for name in ("deploy", "benchmarks")}
 """Pages whose commands need a cluster or hours; their names and links are checked."""

@@ -28,15 +28,16 @@ import pytest
 import dfact
 from benchmarks.faults.fits import forked_workers
 from dfact.catalogue import BY_COMMAND, CATALOGUE, SLICES
-from dfact.cli.declarations import OutputLocation
-from dfact.cli.demo_kinds import CLUSTER_SCRIPT, FEDERATED_SCRIPT, KINDS
+from dfact.cli.demo_kinds import CLUSTER_SCRIPT, KINDS
 from dfact.cli.demonstration import FOLDER
 from dfact.cli.main import cli, main
+from dfact.cli.types import OutputLocation
 from dfact.cli.update import DRIFT
 from dfact.data.examples.questionnaires import write_survey
-from dfact.data.readers.formats import formats
 from dfact.engine.passes import PARTIAL_SUMS
+from dfact.imports.readers.formats import formats
 from dfact.models.estimator import MODELS, SAVED_TYPES
+from dfact.sites.demo import FEDERATED_SCRIPT
 from tests.cases import exhaustive_after, exhaustive_unless
 from tests.documentation.demos import LEFT, demo, leave_files, parsed, run_demo
 from tests.documentation.pages import ELSEWHERE, PAGES, ROOT, SECTIONS, TEXTS, UNRUN, Block, elsewhere, spans

@@ -18,7 +18,7 @@ import dfact
 from dfact.catalogue import CATALOGUE
 from dfact.text import section_entries
 from tests.architecture.layers import LEVELS
-from tests.documentation.pages import PAGES, ROOT, SECTIONS, TEXTS, spans
+from tests.documentation.pages import GUIDES, ROOT, SECTIONS, TEXTS, spans
 
 CONTRIBUTORS = {"architecture", "extending"}
 """Guides that use contracts inside the package."""
@@ -181,7 +181,7 @@ def test_fields_of_public_records_have_docstrings() -> None:
 
 def test_the_site_lists_every_guide() -> None:
     listed = "\n".join(path.read_text() for path in (SITE / "sections").glob("*.md")).splitlines()
-    assert [page for page in PAGES if page != "README" and f"dfact/guides/{page}" not in listed] == []
+    assert [page for page, path in GUIDES.items() if str(path.relative_to(ROOT).with_suffix("")) not in listed] == []
 
 
 def test_the_picture_of_the_layers_is_true() -> None:

@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 
 import dfact
 from benchmarks.faults.fits import SOLVERS, bits, small_partitions
-from dfact.data.sources.dense import ArraySource
+from dfact.data.sources.base import ArraySource
 from dfact.engine.block_state import BlockState
 from dfact.engine.checkpoint import CheckpointedSession, pack, resume_point, unpack
-from dfact.engine.driver import FusedSums
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, PartialSums, Pass, RunPass
+from dfact.engine.requests import FusedSums
 from dfact.errors import ParameterError, StoreError
 from tests.cases import exhaustive_after, exhaustive_unless, of_installed
 from tests.conftest import planted_answers

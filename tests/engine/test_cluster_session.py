@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from benchmarks.faults.fits import SELECTIONS, Processes, answers, bits, forked_workers, long_fit, small_partitions
 from dfact.data.layout import Layout, cut_into
+from dfact.data.sources.base import ArraySource
 from dfact.data.sources.dask import worker_infos
-from dfact.data.sources.dense import ArraySource
 from dfact.engine.block_state import BlockState, PartitionStates
 from dfact.engine.cluster import watchdog as watch
 from dfact.engine.cluster import worker_shard as shard_module
@@ -44,9 +44,8 @@ from dfact.engine.cluster.worker_shard import Report, WorkerShard
 from dfact.engine.cluster.workers import SessionWorkers, WorkersLost
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
-from dfact.engine.partitions import partitions
+from dfact.engine.partitions import Leaves, TreeSum, partitions
 from dfact.engine.passes import Block, PartialSums, Pass, RunPass
-from dfact.engine.reduction import Leaves, TreeSum
 from dfact.engine.session import CheckpointableSession, Executor
 from dfact.engine.shard import Shard
 from dfact.errors import ClusterError, StoreError

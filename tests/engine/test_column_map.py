@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import dfact
 from benchmarks.faults.fits import Processes
-from dfact.data.sources.dense import ArraySource
+from dfact.data.sources.base import ArraySource
 from dfact.engine import column_map
 from dfact.engine.block_state import StateArrays
 from dfact.engine.cluster import watchdog as watch

@@ -23,8 +23,7 @@ from benchmarks.faults.fits import PATIENCE, Processes, forked_workers
 from dfact.data.lazy_results import client_of_cluster, exit_quickly
 from dfact.data.sources.dask import worker_infos
 from dfact.engine.cluster.certificate_names import ClusterSecurity
-from dfact.engine.cluster.clients import client_at
-from dfact.engine.cluster.connection import connect
+from dfact.engine.cluster.connection import client_at, connect
 from dfact.engine.cluster.dismissal import FILE, dismiss_workers
 from dfact.engine.cluster.watchdog import Watchdog
 from dfact.errors import ClusterError, DfactError, ParameterError

@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dfact.data.sources.dense import ArraySource
+from dfact.data.sources.base import ArraySource
 from dfact.engine.block_state import BlockState
 from dfact.engine.checkpoint import CheckpointedSession
-from dfact.engine.driver import FusedSolver, drive, run_fused
 from dfact.engine.executors import ThreadsExecutor, resolve_executor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, PartialSums, Pass, RunPass
-from dfact.engine.requests import Solver, memo, run, state_rows
+from dfact.engine.requests import FusedSolver, Solver, drive, memo, run, run_fused, state_rows
 from dfact.engine.session import CheckpointableSession
 from dfact.errors import StoreError
 from dfact.monitoring import metrics

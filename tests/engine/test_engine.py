@@ -29,23 +29,20 @@ from dfact.data.coerce import as_dataset
 from dfact.data.layout import Layout
 from dfact.data.memory_limit import parse_bytes
 from dfact.data.sources import sparse
-from dfact.data.sources.base import RowSource
-from dfact.data.sources.dense import ArraySource, ZarrSource
+from dfact.data.sources.base import ArraySource, RowSource, ZarrSource
 from dfact.data.sources.sparse import CSRSource, StoredCSRSource
 from dfact.engine import partitions as partition_module
 from dfact.engine import threads
 from dfact.engine.block_state import BlockState, PartitionStates, SpillFile
 from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.cluster.transport import Pickled
-from dfact.engine.driver import FusedPass, Member
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor, resolve_executor
 from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan
-from dfact.engine.parallel import prefetch
-from dfact.engine.partitions import partitions, reduce_blocks
+from dfact.engine.partitions import Leaves, TreeSum, partitions, reduce_blocks
 from dfact.engine.passes import Block, Pass, RunPass, Workspace
-from dfact.engine.reduction import Leaves, TreeSum
+from dfact.engine.requests import FusedPass, Member
 from dfact.engine.session import Executor
-from dfact.engine.threads import single_threaded
+from dfact.engine.threads import prefetch, single_threaded
 from dfact.progress import Iteration, Progress, TimeLeft
 from tests.conftest import CutRows, planted_answers
 from tests.suites.arrays import ARRAYS

@@ -17,9 +17,9 @@ from distributed import Client
 
 from benchmarks.faults.fits import Processes, small_partitions
 from dfact import signals
+from dfact.data.sources.base import ArraySource
 from dfact.data.sources.concatenated import ConcatenatedSource
 from dfact.data.sources.dask import worker_infos
-from dfact.data.sources.dense import ArraySource
 from dfact.engine.checkpoint import CheckpointedSession, resume_point
 from dfact.engine.cluster import leaving
 from dfact.engine.cluster.session import DistributedExecutor

@@ -21,9 +21,9 @@ from dfact.cli.main import main
 from dfact.errors import DfactError, ParameterError
 from dfact.monitoring import metrics
 from dfact.monitoring.logs import configure_logging
-from dfact.monitoring.run_id import run_id, use_run_id
-from dfact.monitoring.server import serve_metrics
+from dfact.monitoring.metrics import serve_metrics
 from dfact.progress import Iteration
+from dfact.settings import run_id, use_run_id
 from tests.conftest import planted_answers
 
 N, M = 2000, 20

@@ -4,7 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
 
-from dfact.engine.parallel import cached_without_lock
+from dfact.engine.threads import cached_without_lock
 
 
 class Counted:

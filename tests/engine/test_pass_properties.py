@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.engine.block_state import StateArrays
-from dfact.engine.passes import Block, PartialSums, Pass, RunPass, TiledPass, Workspace, read_only
+from dfact.engine.passes import PARTIAL_SUMS, Block, PartialSums, Pass, Released, RunPass, TiledPass, Withheld, Workspace, read_only
 from dfact.linalg import kmeans, svd
 from dfact.models.cp import kept_sample
 from dfact.selection import (
@@ -56,6 +56,10 @@ def passes() -> dict[str, type[Pass[Any, Any, Any]]]:
 
 
 PASSES = passes()
+SUMS = {name: kind for name, kind in PARTIAL_SUMS.items() if kind.__module__.startswith("dfact.")}
+"""All sums with a name, after the modules of all passes."""
+COMBINED = {"column_parts", "counted_tables", "fused"}
+"""Sums that may leave a site and have an addition of their own: connections of columns, tables, and the sums of several fits."""
 RUN_BY_SLICES = {
     "genetics": [f"models.binomial.passes.{name}" for name in ("CountPass", "DeviancePass", "LabelPass", "ProjectionPass", "StartPass")],
     "questionnaires": ["linalg.correlation.MomentsPass"],
@@ -265,3 +269,33 @@ def test_most_passes_were_seen_with_codes_and_with_missing_entries(calls: dict[s
     coded = {name: [codes for call in kept if (codes := as_codes(call.block)) is not None] for name, kept in calls.items()}
     assert sum(bool(found) for found in coded.values()) >= len(PASSES) / 2
     assert sum(any((codes == 255).any() for codes in found) for found in coded.values()) >= len(PASSES) / 4
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_declare_whether_they_may_leave_a_site(name: str) -> None:
+    kind = SUMS[name]
+    declared = kind.disclosure
+    assert isinstance(declared, (Released, Withheld)), f"{kind.__qualname__} needs disclosure=Released(…) or Withheld(…)"
+    if isinstance(declared, Withheld):
+        assert declared.reason
+        return
+    named = {*declared.counts, *filter(None, (declared.groups, declared.connections))}
+    assert declared.content
+    assert named <= {field.name for field in fields(kind)}
+    assert kind.add is PartialSums.add or name in COMBINED, "rows that are gathered or compared are not summed"
+
+
+def test_a_subclass_of_sums_that_may_leave_declares_it_again() -> None:
+    @dataclass
+    class Further(PartialSums, name="test_further", disclosure=Released("sums")):
+        total: NDArray[Any]
+
+    @dataclass
+    class WithRows(Further):
+        rows: NDArray[Any]
+
+    try:
+        assert Further.disclosure is not None
+        assert WithRows.disclosure is None
+    finally:
+        del PARTIAL_SUMS["test_further"]

@@ -9,8 +9,8 @@ import pytest
 from distributed import Client
 
 from benchmarks.faults.fits import Processes
+from dfact.data.sources.base import ArraySource
 from dfact.data.sources.dask import worker_infos
-from dfact.data.sources.dense import ArraySource
 from dfact.engine.cluster import reservation as reservation_module
 from dfact.engine.cluster.reservation import reservations
 from dfact.engine.cluster.session import ClusterSession, DistributedExecutor

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 import dfact
 from benchmarks.faults.fits import Processes
 from dfact.data.sources import dask as dask_rows
-from dfact.data.sources.base import RowSource
-from dfact.data.sources.dense import ArraySource, ZarrSource
+from dfact.data.sources.base import ArraySource, RowSource, ZarrSource
 from dfact.engine.block_state import BlockState
 from dfact.engine.checkpoint import CheckpointedSession
 from dfact.engine.cluster.session import DistributedExecutor

@@ -17,20 +17,18 @@ from numpy.typing import NDArray
 
 from benchmarks.faults.fits import Processes
 from dfact.data.layout import Layout
-from dfact.data.sources.base import RowSource
-from dfact.data.sources.dense import ArraySource, ZarrSource
+from dfact.data.sources.base import ArraySource, RowSource, ZarrSource
 from dfact.engine import tiles
 from dfact.engine.block_state import BlockState
 from dfact.engine.checkpoint import CheckpointedSession
 from dfact.engine.cluster import watchdog as watch
 from dfact.engine.cluster.session import DistributedExecutor
 from dfact.engine.cluster.worker_shard import WorkerShard
-from dfact.engine.driver import FusedSolver, drive, run_fused
 from dfact.engine.executors import InlineExecutor, ThreadsExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import Block, Pass, RunPass
-from dfact.engine.requests import Solver, memo
+from dfact.engine.requests import FusedSolver, Solver, drive, memo, run_fused
 from dfact.engine.session import Executor
 from dfact.engine.tiles import RESIDENT_COLUMNS, group_partitions, n_groups
 from tests.conftest import CutRows

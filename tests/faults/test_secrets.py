@@ -11,8 +11,8 @@ import pytest
 import dfact
 from benchmarks.faults.fits import Processes
 from dfact.cli.main import main
+from dfact.storage.groups import current_version
 from dfact.storage.location import parse_location, public_url
-from dfact.storage.versions import current_version
 from dfact.storage.zarr_stores import StrictObjectStore
 from tests import servers
 from tests.conftest import planted_answers

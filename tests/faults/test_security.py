@@ -18,13 +18,13 @@ import zarr
 
 import dfact
 from dfact.cli.main import main
-from dfact.data.readers.arrays.numpy_files import read_array_file
-from dfact.data.readers.base import Format, ReadOptions
-from dfact.data.readers.formats import formats
+from dfact.imports.readers.arrays.numpy_files import read_array_file
+from dfact.imports.readers.base import Format, ReadOptions
+from dfact.imports.readers.formats import formats
 from dfact.models.persistence import annotate_model
-from dfact.storage.folder_owners import host
 from dfact.storage.groups import ATTRIBUTE
 from dfact.storage.input_files import InputFolder, open_input
+from dfact.storage.replacement import host
 from tests.cases import unseal
 from tests.conftest import planted_answers
 

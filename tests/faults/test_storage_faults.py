@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import dfact
 import dfact.data.sources.base
-import dfact.data.stored_values
+import dfact.data.stored_dataset
 from dfact.data.layout import cut_into
 from dfact.errors import DfactError, StoreError
 from dfact.storage.groups import create_group
@@ -46,8 +46,8 @@ def dense(X: NDArray[np.float64], tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sparse(X: NDArray[np.float64], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(dfact.data.stored_values, "_CHUNK_ENTRIES", 1000)
-    monkeypatch.setattr(dfact.data.stored_values, "_INDPTR_CHUNK", 500)
+    monkeypatch.setattr(dfact.data.stored_dataset, "_CHUNK_ENTRIES", 1000)
+    monkeypatch.setattr(dfact.data.stored_dataset, "_INDPTR_CHUNK", 500)
     dfact.import_array(sp.csr_array(np.nan_to_num(X)), tmp_path / "sparse.zarr")
     return tmp_path / "sparse.zarr"
 

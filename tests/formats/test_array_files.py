@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.cli.main import main
-from dfact.data.readers.base import ReadOptions
-from dfact.data.readers.formats import open_array, open_labels
 from dfact.data.sources.base import RowSource
 from dfact.data.statistics import as_float
 from dfact.formats import file_source
 from dfact.formats.hdf5_arrays import HDF5CSCSource, HDF5CSRSource, HDF5Source
 from dfact.formats.isolation import parsers, server
 from dfact.formats.netcdf import NetCDFSource
+from dfact.imports.readers.base import ReadOptions
+from dfact.imports.readers.formats import open_array, open_labels
 from tests.conftest import REAL_DATA
 from tests.suites.array_file import ArrayFileSuite, Labels, SparseFileSuite, draw, draw_sparse
 from tests.suites.row_source import RowSourceSuite

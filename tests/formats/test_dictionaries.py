@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dfact.data.dictionaries.base import Dictionary, EventColumns, UntouchedBoxes, describe
-from dfact.data.dictionaries.kinds import open_dictionary, recognize_dictionary
-from dfact.data.dictionaries.table import CodebookTable
-from dfact.data.ingest.tables.stack import ONCE, find_events
-from dfact.data.readers.base import MissingCodes, Variable
-from dfact.data.readers.number_marks import NumberMarks
 from dfact.errors import DataError, ParameterError
 from dfact.formats.redcap import RedcapDictionary
 from dfact.formats.uk_biobank import UKBiobankDictionary, place_of, stands_for_no_answer
+from dfact.imports.dictionaries.base import Dictionary, EventColumns, UntouchedBoxes, describe
+from dfact.imports.dictionaries.kinds import open_dictionary, recognize_dictionary
+from dfact.imports.dictionaries.table import CodebookTable
+from dfact.imports.readers.base import MissingCodes, Variable
+from dfact.imports.readers.number_marks import NumberMarks
+from dfact.imports.tables.stack import ONCE, find_events
 from tests.conftest import REAL_DATA
 
 INPUTS = REAL_DATA / "inputs"

@@ -11,9 +11,9 @@ import pytest
 
 import dfact
 from dfact import DataError, ParameterError
-from dfact.data.readers.formats import open_array, open_table
-from tests.data.test_import_table import answers_of
+from dfact.imports.readers.formats import open_array, open_table
 from tests.formats.test_r import Vector, texts, write
+from tests.imports.test_import_table import answers_of
 
 LABEL_RECORDS = (
     "eNrtmE1oHVUUx8/c+U5q8xqfRQVLENS0ddH2WenCNqkgLlxVlBbbzWuS15Qm9vUlVurG8SM7RVEMjLiw6LogQinoIgqCixHduU3FhSBCESsujOP/njlz32Ru"

@@ -10,7 +10,7 @@ import pytest
 
 import dfact
 from tests.conftest import REAL_DATA
-from tests.data.test_import_table import answers_of
+from tests.imports.test_import_table import answers_of
 
 INPUTS = REAL_DATA / "inputs"
 pytestmark = pytest.mark.skipif(not INPUTS.is_dir(), reason="the shared example files are absent")

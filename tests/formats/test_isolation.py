@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.data import memory_limit
-from dfact.data.readers.base import MissingCodes, Variable
 from dfact.errors import DataError, ParameterError
 from dfact.formats.isolation import parsers
 from dfact.formats.isolation.messages import MessageError, receive, send
 from dfact.formats.isolation.parsers import parse, parse_rows
+from dfact.imports.readers.base import MissingCodes, Variable
 from dfact.storage.input_files import InputFile
 from tests.data import forked
 from tests.formats import parsed_functions as asked
@@ -147,7 +147,7 @@ INVALID = {
     "two kinds": encoded({"path": "a", "tuple": []}),
     "unknown class": encoded({"instance": ["subprocess:Popen", {"args": "true"}]}),
     "class of dfact": encoded({"instance": ["dfact.formats.isolation.parsers:_Server", {}]}),
-    "unknown field": encoded({"instance": ["dfact.data.readers.base:MissingCodes", {"other": 1}]}),
+    "unknown field": encoded({"instance": ["dfact.imports.readers.base:MissingCodes", {"other": 1}]}),
     "unknown error": encoded({"error": ["SystemExit", ["1"], []]}),
     "notes": encoded({"error": ["ValueError", ["1"], [1]]}),
     "array without its buffer": encoded({"array": ["<f8", [1], "C", 0]}),

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from dfact.data import memory_limit
-from dfact.data.readers.base import MissingCodes, ReadOptions
-from dfact.data.readers.columnar import columns
-from dfact.data.readers.columnar.columns import read_cells
-from dfact.data.readers.formats import open_array, open_table
 from dfact.errors import DataError, DfactError, ParameterError, StoreError
+from dfact.imports.readers.base import MissingCodes, ReadOptions
+from dfact.imports.readers.columnar import columns
+from dfact.imports.readers.columnar.columns import read_cells
+from dfact.imports.readers.formats import open_array, open_table
 from tests.conftest import REAL_DATA
 from tests.suites.reader import Columns, ReaderSuite, read
 

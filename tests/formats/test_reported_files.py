@@ -7,7 +7,7 @@ import pytest
 
 import dfact
 from tests.conftest import REAL_DATA
-from tests.data.test_import_table import answers_of
+from tests.imports.test_import_table import answers_of
 
 REPORTED = REAL_DATA.parent / "repro" / "data"
 CASES: dict[str, tuple[dict[str, Any], list[float]]] = {

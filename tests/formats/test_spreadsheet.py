@@ -9,10 +9,10 @@ from xml.sax.saxutils import escape
 import numpy as np
 import pytest
 
-from dfact.data.readers.base import ReadOptions
-from dfact.data.readers.columnar import columns
-from dfact.data.readers.formats import open_table
 from dfact.errors import DataError, DfactError, ParameterError, StoreError
+from dfact.imports.readers.base import ReadOptions
+from dfact.imports.readers.columnar import columns
+from dfact.imports.readers.formats import open_table
 from tests.conftest import REAL_DATA
 from tests.suites.reader import Columns, ReaderSuite, read
 

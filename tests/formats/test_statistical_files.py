@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from dfact.data.readers.base import MissingCodes, ReadOptions, Table
-from dfact.data.readers.columnar.columns import read_cells
-from dfact.data.readers.formats import open_table
 from dfact.errors import DataError, ParameterError
 from dfact.formats.isolation import server
 from dfact.formats.statistical import readstat, sas, spss, stata
+from dfact.imports.readers.base import MissingCodes, ReadOptions, Table
+from dfact.imports.readers.columnar.columns import read_cells
+from dfact.imports.readers.formats import open_table
 from tests.conftest import REAL_DATA
 from tests.suites.reader import Columns, ReaderSuite, read
 

@@ -29,7 +29,7 @@ from dfact.genetics.examples import write_bed, write_bim
 from dfact.genetics.matcher import match_columns
 from dfact.models.binomial.fit import ColumnStep, Extrapolate, Products
 from dfact.models.binomial.passes import ProjectionPass
-from dfact.models.variants import Variants
+from dfact.models.estimator import Variants
 from tests.cases import exhaustive_after
 from tests.conftest import REAL_DATA, CutRows
 from tests.suites.estimator import EstimatorSuite

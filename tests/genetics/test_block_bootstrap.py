@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact import Admixture, DataError, ParameterError
-from dfact.engine.driver import drive
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
-from dfact.engine.requests import read_tiles, run, step_tiles
+from dfact.engine.requests import drive, read_tiles, run, step_tiles
 from dfact.genetics.block_bootstrap import MomentPass, block_edges, draw_weights
 from dfact.genetics.examples import write_bed
 from dfact.genetics.matcher import chromosome_borders

@@ -15,12 +15,11 @@ from threadpoolctl import threadpool_limits
 
 from dfact.data.coerce import as_dataset
 from dfact.engine import tiles
-from dfact.engine.driver import drive
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
 from dfact.engine.passes import RunPass, Workspace
-from dfact.engine.requests import Solver
+from dfact.engine.requests import Solver, drive
 from dfact.engine.session import Session
 from dfact.errors import DataError
 from dfact.linalg import kmeans as kmeans_module

@@ -140,7 +140,7 @@ def test_parameters_of_every_kind_are_restored(tmp_path: Path) -> None:
 
 def test_large_arrays_are_copied_by_chunks(tmp_path: Path, cut_rows: CutRows, monkeypatch: pytest.MonkeyPatch) -> None:
     cut_rows(block_rows=(8, 64), chunk_entries=1 << 10, partition_entries=1 << 10)
-    monkeypatch.setattr("dfact.models.saved_arrays._LABEL_ROWS", 100)
+    monkeypatch.setattr("dfact.models.persistence._LABEL_ROWS", 100)
     group = zarr.create_group(tmp_path / "g")
     numbers = np.random.default_rng(0).random((600, 3))
     labels = np.asarray([f"nr {i} é" for i in range(600)], dtype=object)

@@ -39,11 +39,10 @@ from dfact.engine.checkpoint import resume_point
 from dfact.errors import StoreError
 from dfact.storage import zarr_stores as stores
 from dfact.storage.array_stream import StreamWriter
-from dfact.storage.groups import ATTRIBUTE, create_group, kind_at, open_store
+from dfact.storage.groups import ATTRIBUTE, create_group, current_version, kind_at, open_store
 from dfact.storage.input_files import InputFolder, open_input, open_input_file
 from dfact.storage.location import parse_location
 from dfact.storage.remote_files import stream_file
-from dfact.storage.versions import current_version
 from dfact.storage.zarr_stores import StrictObjectStore
 from tests.cases import further_unless
 from tests.conftest import free_port, planted_answers

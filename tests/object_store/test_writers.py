@@ -20,10 +20,8 @@ from dfact.models.persistence import annotate_model
 from dfact.storage import zarr_stores
 from dfact.storage.arrays import write_array
 from dfact.storage.files import atomic_file
-from dfact.storage.folder_owners import host
-from dfact.storage.groups import create_group, exists, open_group, open_store, remove, scratch_store
-from dfact.storage.versions import current_version
-from dfact.storage.writers import Writer
+from dfact.storage.groups import create_group, current_version, exists, open_group, open_store, remove, scratch_store
+from dfact.storage.replacement import Writer, host
 from dfact.storage.zarr_stores import StrictObjectStore
 from tests.object_store.test_object_store import bucket, server, settings  # noqa: F401  # fixtures
 from tests.storage.test_writers import K, M, stability, store

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.data.coerce import as_dataset
-from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
+from dfact.engine.requests import drive
 from dfact.errors import DataError
 from dfact.questionnaires.groups.dif import N_PARTS, Design, DifTest, anchored_dif, weak_factors
 

@@ -17,8 +17,8 @@ from dfact.questionnaires.groups.factor_congruences import DEFAULT_DRAWS, Factor
 from dfact.questionnaires.groups.fits import GroupRows
 from dfact.questionnaires.groups.mantel_test import Groups
 from dfact.selection import compare_groups
-from dfact.selection.resampling.resamples import RefittedLoadings
 from dfact.selection.running.results_store import ResultsStore
+from dfact.stability.resamples import RefittedLoadings
 from tests.cases import exhaustive_after
 
 K, M, N = 2, 6, 400

@@ -183,14 +183,22 @@ def test_promax_of_spss_is_fitted_saved_and_named(seed: int, tmp_path: Path) -> 
 @pytest.mark.filterwarnings("ignore:the correlation with the rest of the scale is negative")
 @pytest.mark.parametrize("seed", [0, 1])
 def test_omegas_of_the_sum_of_all_items(seed: int) -> None:
-    """omega total has the factors of the model, omega a single one, and describe() computes the same of these items."""
-    model = dfact.FactorAnalysis(3, tol=1e-10).fit(planted(400, seed)[0])
-    R, pattern = model.correlations_, model.components_.T
+    """omega total has the factors of the model, omega a single one, and describe() computes the same of these items.
+
+    Reversed answers give the same values, and are named.
+    """
+    X, signs = planted(400, seed)[0], np.where(np.arange(planted(400, seed)[0].shape[1]) % 5 == seed, -1.0, 1.0)
+    model = dfact.FactorAnalysis(3, tol=1e-10).fit(X)
+    turned = dfact.FactorAnalysis(3, tol=1e-10).fit(X * signs)
+    keys = np.where(np.isin(model.column_labels_, model.reversed_items_), -1.0, 1.0)
+    R, pattern = model.correlations_ * np.outer(keys, keys), keys[:, None] * model.components_.T
     common = pattern @ model.factor_correlations_ @ pattern.T
     assert model.omega_["omega_total"] == pytest.approx(1 - (len(R) - np.trace(common)) / R.sum(), abs=1e-6)
-    scales = dfact.describe(planted(400, seed)[0], group_factors=3).scales.loc["all"]
+    np.testing.assert_allclose(turned.omega_, model.omega_, atol=1e-6)
+    np.testing.assert_array_equal(np.where(np.isin(turned.column_labels_, turned.reversed_items_), -1.0, 1.0), keys * signs)
+    scales = dfact.describe(X * keys, group_factors=3).scales.loc["all"]
     np.testing.assert_allclose(model.omega_, scales[["omega", "omega_total"]].astype(float), atol=1e-5)
-    assert f"ω total {model.omega_.omega_total:.2f}" in model_text(model, 2)
+    assert f"ω total {model.omega_.omega_total:.2f} of the sum of all items (" in model_text(turned, 2)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

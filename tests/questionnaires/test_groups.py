@@ -20,8 +20,8 @@ from dfact.models.provenance import Comparison
 from dfact.questionnaires.groups.fits import GroupFits
 from dfact.report.comparison import comparison_text, describe_dif
 from dfact.selection import compare_groups
-from dfact.selection.resampling.resamples import RefittedLoadings, ResampleFits
 from dfact.selection.running.scheduler import run_fits
+from dfact.stability.resamples import RefittedLoadings, ResampleFits
 from tests.conftest import REAL_DATA
 
 DIF = [7, 23]

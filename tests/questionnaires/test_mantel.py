@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.data.coerce import as_dataset
-from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
+from dfact.engine.requests import drive
 from dfact.linalg.several_tests import adjusted
 from dfact.questionnaires.groups.mantel import MantelTest, Strata, mantel_statistics, mantel_tests
 from tests.conftest import REAL_DATA

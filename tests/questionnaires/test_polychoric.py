@@ -10,10 +10,10 @@ from scipy.special import ndtri
 from scipy.stats import multivariate_normal
 
 from dfact.data.coerce import as_dataset
-from dfact.engine.driver import drive
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, make_plan
 from dfact.engine.partitions import partitions
+from dfact.engine.requests import drive
 from dfact.questionnaires import polychoric
 from dfact.questionnaires.polychoric import Levels, Tabulated, grouping_information, level_moments, tabulate
 from tests.conftest import CutRows

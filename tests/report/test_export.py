@@ -124,7 +124,8 @@ def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.needs("questionnaires")
 def test_effects_and_impact_have_their_intervals(tmp_path: Path) -> None:
-    M, known = planted_answers(60, 8, 2, 1), pd.DataFrame({"sex": np.where(np.arange(60) % 3, "f", "m"), "age": np.arange(60) % 17 + 0.5})
+    M = planted_answers(150, 8, 2, 1)
+    known = pd.DataFrame({"sex": np.where(np.arange(150) % 3, "f", "m"), "age": np.arange(150) % 17 + 0.5})
     model: Any = dfact.ICQF(2).fit(M, confounders=known)
     stability = dfact.selection.bootstrap(model, M, 3, confounders=known, random_state=0)
     model.stability_ = stability
@@ -139,7 +140,7 @@ def test_effects_and_impact_have_their_intervals(tmp_path: Path) -> None:
     dfact.save_model(model, tmp_path / "m")
     assert main(["export", str(tmp_path / "m"), str(tmp_path / "t.md"), "--table", "effects", "--style", "apa"]) == 0
     text = (tmp_path / "t.md").read_text()
-    assert "| Item | Estimate | Without shrinkage | 95% CI |" in text
+    assert "| Item | Estimate | Mean of refits | 95% CI |" in text
     assert "age: " in text.split("**Anchor**")[1]
     with pytest.raises(dfact.ParameterError, match="fitted without confounders"):
         write_confounder_effects(dfact.ICQF(2).fit(M), tmp_path / "n.csv")

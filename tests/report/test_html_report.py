@@ -25,13 +25,13 @@ from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
 from dfact.data.examples import ipip_ascado, ipip_ascado_items, ipip_ascado_items_file
 from dfact.models.estimator import MODELS
+from dfact.models.expectile.presenter import BinErrors
 from dfact.models.provenance import Stability
 from dfact.report import row_statistics
 from dfact.report.document import make_table, number_format
 from dfact.report.figures import order_by_similarity
 from dfact.report.html.images import COLORS, _share_styles
 from dfact.report.presenters.base import find_presenter
-from dfact.report.presenters.expectile import BinErrors
 from dfact.report.presenters.sections import item_errors
 from dfact.report.presenters.sections import selection as selection_section
 from dfact.report.row_statistics import RowStatistics

@@ -13,10 +13,10 @@ import zarr
 
 import dfact
 from dfact.export.files import check_destination, write_factors
+from dfact.models.bounded_nmf.presenter import confounder_effects, confounders_text, factors_text, strength_shares, top_items
 from dfact.models.traits import Vocabulary
 from dfact.report.plots import loadings_heatmap
 from dfact.report.presenters.base import model_text
-from dfact.report.presenters.bounded_nmf import confounder_effects, confounders_text, factors_text, strength_shares, top_items
 from dfact.text import table_text
 from tests.conftest import CutRows, planted_answers
 
@@ -54,14 +54,19 @@ def test_confounder_effects(model: dfact.ICQF) -> None:
     effects = model.confounder_effects_["age"]
     order = np.argsort(-effects.abs().to_numpy(), kind="stable")[:3]
     expected = {"confounder": ["age"] * 3, "item": list(effects.index[order]), "effect": list(effects.iloc[order])}
+    errors = model.confounder_errors_["age"]
+    expected["se"] = list(errors.iloc[order])
     assert confounder_effects(model, 3).to_dict("list") == expected
     heading, *items = confounders_text(model).splitlines()
     impact = ", ".join(f"F{f} {value:+.2f}" for f, value in enumerate(model.confounder_impact_["age"], 1))
     assert model.differences_ is not None
     loaded = model.components_.max(axis=0) > 0  # other items belong to no factor
-    anchors = int((loaded & (effects.abs() < 0.17 * model.differences_.item_sd)).sum())
+    anchors = int((loaded & (effects.abs() < np.maximum(0.17 * model.differences_.item_sd, 2 * errors))).sum())
     assert heading == f"age: impact {impact}; {anchors} of {M} items carry the anchor"
-    assert [line.split()[0] for line in items] == list(effects.index[order])
+    assert [line.split() for line in items] == [
+        [str(item), f"{effect:.2f}", "(se", f"{error:.2f})"]
+        for item, effect, error in zip(*(expected[column] for column in ("item", "effect", "se")), strict=True)
+    ]
 
 
 def test_missing_confounders_are_counted() -> None:

@@ -18,8 +18,7 @@ from sklearn.base import BaseEstimator
 
 import dfact
 from dfact.data.synthetic import icqf_simulation
-from dfact.engine.driver import FusedSolver, run_fused
-from dfact.engine.requests import Solver, run
+from dfact.engine.requests import FusedSolver, Solver, run, run_fused
 from dfact.progress import Iteration
 from dfact.report.selection import error_plot, selection_text
 from dfact.selection.criteria import consensus, select_by_criterion

@@ -15,10 +15,10 @@ from dfact.models.provenance import Stability
 from dfact.report.presenters.base import model_text
 from dfact.selection import block_cross_validate, bootstrap
 from dfact.selection.cross_validation.squared_errors import sum_squared_errors
-from dfact.selection.resampling.resamples import RefittedLoadings, ResampleFits
 from dfact.selection.running.scheduler import run_fits
+from dfact.stability.resamples import RefittedLoadings, ResampleFits
 from tests.models.test_weights import models, survey
-from tests.selection.test_bootstrap import drawn_rows
+from tests.stability.test_bootstrap import drawn_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:the uniqueness of", "ignore:.*more parameters", "ignore:the model has not converged")
 EFFECTS = ("confounder_mean", "confounder_low", "confounder_high", "confounder_se")

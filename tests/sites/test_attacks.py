@@ -21,7 +21,7 @@ from dfact.data.coerce import as_dataset, implicit_as_missing
 from dfact.data.confounders import PlausibleRange
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Sizes, cut_into
-from dfact.engine.driver import FusedSums
+from dfact.engine.requests import FusedSums
 from dfact.errors import FederationError
 from dfact.linalg.parts import PartLabels, parts_of
 from dfact.sites import connections

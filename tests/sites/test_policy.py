@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ import pytest
 
 import dfact
 from dfact.data.coerce import as_dataset
-from dfact.engine.driver import FusedSums
-from dfact.engine.passes import PARTIAL_SUMS
+from dfact.engine.passes import PartialSums
+from dfact.engine.requests import FusedSums
 from dfact.errors import DataError, FederationError, ParameterError, StoreError
 from dfact.linalg.correlation import Moments
 from dfact.linalg.row_points import RowMaximum
@@ -24,13 +24,20 @@ from dfact.sites.description import Description
 from dfact.sites.in_process import InProcessSites, MemoryConnection
 from dfact.sites.messages import Message
 from dfact.sites.policy import Policy, words_that_leave
-from dfact.sites.released import SUMS, check_counts
+from dfact.sites.released import check_counts
 from dfact.sites.settings import SETTINGS
 from dfact.sites.site import Site
 from dfact.sites.site_log import SiteLog, read_log, verify_log
 from dfact.sites.tasks import Task
 
 OPEN = Policy(extremes=True, min_cell=1, min_rows=3, max_share=1.0, max_numbers=1e9)
+
+
+@dataclass
+class Undeclared(PartialSums):
+    """Sums of a package that says nothing of sites."""
+
+    total: Any
 
 
 class Recording:
@@ -119,8 +126,7 @@ def test_tasks_are_refused(policy: dict[str, Any], task: Task, words: str) -> No
         Policy(**policy).check_task(Task.from_json(json.loads(json.dumps(task.as_json()))), 200)
 
 
-def test_only_sums_of_the_list_leave_and_those_that_are_not_forbidden() -> None:
-    assert set(SUMS) <= set(PARTIAL_SUMS)
+def test_only_sums_leave_whose_class_declares_it_and_that_are_not_forbidden() -> None:
     zeros = np.zeros((2, 2))
     moments = Moments(np.full((2, 2), 90.0), zeros, zeros, zeros, np.asarray(90.0))
     Policy().check_sums(FusedSums([moments, moments]), 90, "two passes")
@@ -129,6 +135,8 @@ def test_only_sums_of_the_list_leave_and_those_that_are_not_forbidden() -> None:
     found = RowMaximum(np.zeros(1), np.zeros(1), np.zeros((1, 2)))
     with pytest.raises(FederationError, match="shows single rows"):
         Policy().check_sums(FusedSums([found]), 90, "a search")
+    with pytest.raises(FederationError, match="a pass returns 'Undeclared', which does not declare"):
+        Policy().check_sums(FusedSums([Undeclared(zeros)]), 90, "a pass")
 
 
 def test_numbers_of_rows_behind_sums_are_those_with_answers() -> None:

@@ -12,10 +12,9 @@ import pytest
 import zarr
 from zarr.storage import MemoryStore
 
-from dfact.data.sources.dense import ZarrSource
+from dfact.data.sources.base import ZarrSource
 from dfact.errors import StoreError
-from dfact.storage.arrays import compressor
-from dfact.storage.chunk_reads import read_entries
+from dfact.storage.arrays import compressor, read_entries
 from dfact.storage.zarr_stores import StrictLocalStore
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from dfact.engine.block_state import SpillFile
 from dfact.engine.cluster.journal import Journal
 from dfact.errors import StoreError
 from dfact.models.row_factors import gather_rows
-from dfact.storage import folder_owners
+from dfact.storage import replacement
 from dfact.storage.files import TemporaryFolder, atomic_file
 from dfact.storage.groups import create_group, scratch_store
 
@@ -87,7 +87,7 @@ def test_a_new_temporary_file_follows_no_link(tmp_path: Path, monkeypatch: pytes
 
 def stale_name(purpose: str) -> str:
     """The name of a folder whose process has ended: a process with the id of this one, that began earlier."""
-    here = folder_owners.host()
+    here = replacement.host()
     return f"dfact-{purpose}-{here}.{os.getpid()}.1.abc"
 
 
@@ -112,13 +112,13 @@ def test_links_and_folders_of_other_users_are_not_removed(tmp_path: Path, monkey
 def test_folders_of_other_hosts_boots_and_containers_are_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a file system that nodes share, whether or not its locks work: theirs are in use as far as this host can tell."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    name, (host, boot, space) = stale_name("state"), folder_owners.host().rsplit(".", 2)
+    name, (host, boot, space) = stale_name("state"), replacement.host().rsplit(".", 2)
     others = [
         name.replace(f"-{host}.", "-node7."),
         name.replace(f"-{host}.", f"-my-{host}.x."),
         name.replace(boot, "5a1f3f0e-0000-4000-8000-000000000000"),
         name.replace(f".{space}.", ".4026539999."),
-        name.replace(f".{os.getpid()}.1.", f".{os.getpid()}.{folder_owners.process_start(os.getpid())}."),
+        name.replace(f".{os.getpid()}.1.", f".{os.getpid()}.{replacement.process_start(os.getpid())}."),
         "dfact-state-abcdefgh",
     ]
     for other in others:
@@ -134,7 +134,7 @@ def test_a_planted_link_is_replaced_and_not_followed(exists: bool, tmp_path: Pat
     target = tmp_path / "target"
     if exists:
         target.write_text("keep")
-    planted = tmp_path / f"table.csv.incomplete-{folder_owners.host()}.{os.getpid()}.1.1"
+    planted = tmp_path / f"table.csv.incomplete-{replacement.host()}.{os.getpid()}.1.1"
     planted.symlink_to(target)
     with atomic_file(tmp_path / "table.csv") as partial:
         assert not planted.is_symlink()

@@ -19,12 +19,11 @@ from benchmarks.faults import writers as attacks
 from dfact.errors import StoreError
 from dfact.models.persistence import annotate_model
 from dfact.models.provenance import Stability
-from dfact.storage import replacement, writers
+from dfact.storage import replacement
 from dfact.storage.arrays import write_array
 from dfact.storage.files import atomic_file
-from dfact.storage.folder_owners import host, process_start
 from dfact.storage.groups import create_group, exists, open_group, remove
-from dfact.storage.writers import Writer, partial_prefix, take_turn, writer_of
+from dfact.storage.replacement import Writer, host, partial_prefix, process_start, take_turn, writer_of
 
 K, M = 2, 6
 
@@ -222,7 +221,7 @@ def test_a_writer_waits_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(time, "sleep", slept.append)
     take_turn("x", lambda: next(answers))
     assert len(slept) == 2
-    monkeypatch.setattr(writers, "WAIT_SECONDS", -1.0)
+    monkeypatch.setattr(replacement, "WAIT_SECONDS", -1.0)
     with pytest.raises(StoreError, match=r"x is being written by process \d+ on node7, which began at 1970-01-01 00:00:00 UTC"):
         take_turn("x", lambda: other)
 
@@ -231,7 +230,7 @@ def test_names_tell_the_writer(tmp_path: Path) -> None:
     start = process_start(os.getpid())
     for name in ("x", "a-b.zarr", "ä" * 120):
         prefix = partial_prefix(tmp_path / name)
-        with writers.writer_name(prefix) as own:
+        with replacement.writer_name(prefix) as own:
             assert len(os.fsencode(own)) <= 255
             found = writer_of(own, prefix)
             assert found is not None

@@ -12,9 +12,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 import dfact
-from dfact.data.readers.base import ReadOptions
-from dfact.data.readers.formats import open_array
 from dfact.data.sources.array import LabelledArray
+from dfact.imports.readers.base import ReadOptions
+from dfact.imports.readers.formats import open_array
 
 Labels = Sequence[Sequence[str] | None]
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dfact.data.readers.base import ReadOptions, Table
-from dfact.data.readers.columnar.columns import read_cells
-from dfact.data.readers.formats import open_table
 from dfact.errors import DataError
+from dfact.imports.readers.base import ReadOptions, Table
+from dfact.imports.readers.columnar.columns import read_cells
+from dfact.imports.readers.formats import open_table
 
 Columns = Mapping[str, Sequence[Any]]
 """Cells by column: numbers, texts, or None for an empty cell."""

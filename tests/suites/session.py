@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info
 
 import dfact
-from dfact.data import stored_values as data_values
+from dfact.data import stored_dataset
 from dfact.data.layout import Layout
 from dfact.data.sources import sparse
-from dfact.data.sources.base import RowSource
-from dfact.data.sources.dense import ArraySource, ZarrSource
+from dfact.data.sources.base import ArraySource, RowSource, ZarrSource
 from dfact.data.sources.sparse import StoredCSRSource
 from dfact.engine.block_state import BlockState
 from dfact.engine.executors import InlineExecutor
@@ -144,7 +143,7 @@ class SessionSuite:
         self, executor: Executor, seed: int, spill: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         rng = np.random.default_rng(seed)
-        for module, name in ((sparse, "_READ_ENTRIES"), (data_values, "_CHUNK_ENTRIES"), (data_values, "_INDPTR_CHUNK")):
+        for module, name in ((sparse, "_READ_ENTRIES"), (stored_dataset, "_CHUNK_ENTRIES"), (stored_dataset, "_INDPTR_CHUNK")):
             monkeypatch.setattr(module, name, int(rng.integers(1 if "READ" in name else 40, 400)))
         X = sparse_values(seed)
         source = dfact.import_array(X, tmp_path / "d.zarr", missing=255).source

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import dfact
 from dfact.data.layout import cut_into
-from dfact.data.verification import verify_dataset
+from dfact.data.stored_dataset import verify_dataset
 from dfact.errors import StoreError
 from dfact.storage.location import parse_location
 from tests.conftest import planted_answers

@@ -9,9 +9,8 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dfact.data.sources.base import RowSource
+from dfact.data.sources.base import ArraySource, LazySource, RowSource, ZarrSource
 from dfact.data.sources.dask import dask_array
-from dfact.data.sources.dense import ArraySource, LazySource, ZarrSource
 from dfact.data.sources.frames import index_texts, is_dask_frame
 from dfact.data.sources.hidden import visible, visible_chunks
 from dfact.data.sources.sparse import CSRSource

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
-from dfact.data.sources.base import RowSource
-from dfact.data.sources.dense import DenseSource
+from dfact.data.sources.base import DenseSource, RowSource
 from dfact.data.sources.sparse import SparseSource
 from dfact.lazy import sp
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.data.run_digests import RunDigests, run_rows
-from dfact.data.sources.base import RowSource, contiguous
-from dfact.data.sources.dense import ArraySource
+from dfact.data.sources.base import ArraySource, RowSource, contiguous
 from dfact.data.sources.hidden import visible, visible_chunk
 from dfact.data.statistics import ColumnStatistics
 from dfact.errors import ClusterError, DataError

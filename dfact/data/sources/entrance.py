@@ -75,6 +75,8 @@ def as_numbers(name: str, values: Any, expected: str = "numbers") -> NDArray[np.
     DataError
         A value is not a number.
     """
+    if isinstance(values, (int, float)) or (type(values) is np.ndarray and values.dtype.kind in "iuf"):  # a subclass may have a mask
+        return np.asarray(values, np.float64)
     try:
         if is_data_frame(frame := as_pandas(values)):
             return np.asarray(frame_numbers(frame).to_numpy(np.float64, na_value=np.nan))

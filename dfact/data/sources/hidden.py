@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.data.sources.base import RowSource
-from dfact.data.sources.dense import ArraySource, DenseSource
+from dfact.data.sources.base import ArraySource, DenseSource, RowSource
 from dfact.data.sources.sparse import CSRSource
 from dfact.errors import DataError
 from dfact.lazy import pd, sp

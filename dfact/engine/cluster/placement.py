@@ -2,8 +2,8 @@
 
 Pure functions of numbers: they know no worker, no session and no pass. Every partition is in one share, shares are proportional to weights,
 and their edges lie at multiples of a unit and, where the balance allows, of large powers of two. The tree of calls contains every worker
-once and follows the tree of sums. So nothing in here can change bits: :class:`~dfact.engine.reduction.TreeSum` fixes the order of the sums,
-and placement decides only how few nodes of it a message carries.
+once and follows the tree of sums. So nothing in here can change bits: :class:`~dfact.engine.partitions.TreeSum` fixes the order of the
+sums, and placement decides only how few nodes of it a message carries.
 """
 
 from bisect import bisect_right

@@ -13,7 +13,7 @@ from dfact.engine.cluster.leaving import leave_on_sigterm
 from dfact.internals.distributed import memory_limit
 from dfact.monitoring import metrics
 from dfact.monitoring.logs import configure_logging
-from dfact.monitoring.server import serve_metrics
+from dfact.monitoring.metrics import serve_metrics
 
 check_names()
 configure_logging()

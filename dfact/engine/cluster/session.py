@@ -31,9 +31,8 @@ from dfact.engine.cluster.workers import Retry, SessionWorker, SessionWorkers, W
 from dfact.engine.column_map import ColumnMap, SolveTile
 from dfact.engine.environment import Environment, computed_in, environments_from
 from dfact.engine.memory_plan import Plan, WorkerResources, cluster_workers
-from dfact.engine.partitions import Partitions, consecutive
+from dfact.engine.partitions import Leaves, Node, Partitions, TreeSum, consecutive
 from dfact.engine.passes import PartialSums, RunPass, TiledPass
-from dfact.engine.reduction import Leaves, Node, TreeSum
 from dfact.engine.session import Arrays, CheckpointableSession
 from dfact.engine.threads import single_threaded
 from dfact.engine.tiles import Tile, TileStates, TileStep, add_small, collect_sums, group_leaves, group_partitions, n_columns, tile_total

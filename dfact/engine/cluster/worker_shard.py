@@ -29,8 +29,7 @@ from dfact.engine.cluster.placement import Tree
 from dfact.engine.cluster.reservation import Reservation, release, reserve
 from dfact.engine.cluster.rows import ChunkOfRows, WrittenRows, reaches
 from dfact.engine.cluster.transport import packed, unpacked
-from dfact.engine.partitions import Partitions
-from dfact.engine.reduction import Leaves, Node, TreeSum
+from dfact.engine.partitions import Leaves, Node, Partitions, TreeSum
 from dfact.engine.shard import Shard
 from dfact.engine.tiles import TileSums, add_tiles
 

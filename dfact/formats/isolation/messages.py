@@ -22,7 +22,7 @@ from dfact import errors
 from dfact.errors import DfactError
 from dfact.lazy import sp
 
-_READERS, _FORMATS = "dfact.data.readers.", "dfact.formats."
+_READERS, _FORMATS = "dfact.imports.readers.", "dfact.formats."
 _CLASSES = (
     "dfact.data.sources.array:LabelledArray",
     "dfact.storage.input_files:InputFile",

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dfact.data.readers.arrays.array_files import require_stored
-from dfact.data.readers.base import MissingCodes, Table, TablePart, Variable, describe_text
-from dfact.data.readers.columnar.columns import with_tags
 from dfact.errors import DataError
 from dfact.formats.isolation.parsers import Parser, parse_rows
+from dfact.imports.readers.arrays.array_files import require_stored
+from dfact.imports.readers.base import MissingCodes, Table, TablePart, Variable, describe_text
+from dfact.imports.readers.columnar.columns import with_tags
 from dfact.storage.input_files import InputFile
 
 READSTAT = Parser("ReadStat", ("dfact.internals.pyreadstat",))

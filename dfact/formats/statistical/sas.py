@@ -8,9 +8,9 @@ from typing import Any, BinaryIO
 
 import pandas as pd
 
-from dfact.data.readers.base import Format, ReadOptions
 from dfact.errors import DataError, ParameterError
 from dfact.formats.statistical.readstat import READSTAT, Dates, Labels, StatisticalFile, StatisticalTable
+from dfact.imports.readers.base import Format, ReadOptions
 from dfact.storage.input_files import InputFile, open_input
 
 _MAGIC = bytes.fromhex("000000000000000000000000c2ea8160b31411cfbd92080009c7318c181f1011")

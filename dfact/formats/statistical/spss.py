@@ -2,9 +2,9 @@
 
 import re
 
-from dfact.data.readers.base import Format, ReadOptions
 from dfact.errors import DataError
 from dfact.formats.statistical.readstat import READSTAT, Dates, StatisticalFile, StatisticalTable
+from dfact.imports.readers.base import Format, ReadOptions
 from dfact.storage.input_files import InputFile
 
 _ENCRYPTED = b"\x1c\0\0\0\0\0\0\0ENCRYPTED"

@@ -2,8 +2,8 @@
 
 import re
 
-from dfact.data.readers.base import Format, ReadOptions
 from dfact.formats.statistical.readstat import READSTAT, Dates, StatisticalFile, StatisticalTable
+from dfact.imports.readers.base import Format, ReadOptions
 from dfact.storage.input_files import InputFile
 
 _BINARY_VERSIONS = (104, 105, 108, 110, 111, 113, 114, 115)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import StateArrays
-from dfact.engine.passes import PartialSums
+from dfact.engine.passes import PartialSums, Released
 from dfact.engine.requests import Solver, run, step_tiles
 from dfact.engine.tiles import Tile, TileBroadcast
 from dfact.kernels.binomial import EDGE, newton_columns
@@ -48,7 +48,7 @@ class Maximum:
 
 
 @dataclass
-class Products(PartialSums, name="binomial_window"):
+class Products(PartialSums, name="binomial_window", disclosure=Released("products of changes of memberships, summed over rows")):
     """Inner products of the changes of the residuals in the window with one another (w, w), and with the last residual (w,)."""
 
     gram: NDArray[Any]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.data.validation import locate_noninteger
 from dfact.engine.block_state import StateArrays
-from dfact.engine.passes import Block, NoSums, PartialSums, TiledPass
+from dfact.engine.passes import Block, NoSums, PartialSums, Released, TiledPass
 from dfact.engine.requests import Solver, read_tiles, run, step_tiles
 from dfact.engine.tiles import Tile, TileBroadcast
 from dfact.errors import DataError
@@ -27,7 +27,7 @@ from dfact.models.binomial.fit import FALL
 from dfact.models.binomial.passes import CountPass, Frequencies, Memberships, ProjectionPass, StepPass
 from dfact.models.binomial.row_block import RowBlock
 from dfact.models.fitted_schema import Shape
-from dfact.models.growth.baseline import Baseline, factor_sums
+from dfact.models.growth.baseline import ITEM_SUMS, Baseline, factor_sums
 from dfact.models.growth.halves import ROWS_PER_FACTOR, estimate_gain
 from dfact.models.growth.record import Gain
 from dfact.progress import LOG_LIKELIHOOD, Reporter
@@ -72,7 +72,13 @@ def _value(slope: Floats, curvature: Floats, P: Floats) -> float:
 
 
 @dataclass
-class FigureSums(Baseline, name="binomial_figures"):
+class FigureSums(
+    Baseline,
+    name="binomial_figures",
+    disclosure=Released(
+        "log likelihoods and gradients of allele frequencies, summed over rows; sums and moments of memberships", groups="log_likelihood"
+    ),
+):
     """Figures of rows with given memberships, and the derivatives of their log-likelihood, for each group of rows."""
 
     log_likelihood: NDArray[Any]
@@ -103,7 +109,7 @@ class FigurePass(TiledPass[Memberships, Frequencies, FigureSums]):
     def zeros(self, n_columns: int) -> FigureSums:
         sizes = self.k, self.k * (self.k + 1) // 2 if self.curved else 0
         slope, curvature = (np.zeros((self.groups, size, n_columns)) for size in sizes)
-        baseline = np.zeros(2), np.zeros((4, n_columns)), np.zeros((4, self.k))
+        baseline = np.zeros(2), np.zeros((ITEM_SUMS, n_columns)), np.zeros((4, self.k))
         return FigureSums(*baseline, np.zeros(self.groups), np.zeros(()), slope, curvature)
 
     def accumulate(self, block: Block, state: Memberships, broadcast: Frequencies, total: FigureSums) -> Memberships:
@@ -112,7 +118,7 @@ class FigurePass(TiledPass[Memberships, Frequencies, FigureSums]):
         Q = np.where(silent[:, None], 1 / self.k, factors)
         rows = RowBlock(self.codes(block), broadcast[0], self.codes.trials, block.work)
         groups = [slice((group - block.start) % self.groups, None, self.groups) for group in range(self.groups)]
-        logs, residuals = rows.log_likelihoods(Q), block.work.array("residuals", (3, rows.G.shape[1]), np.float64)
+        logs, residuals = rows.log_likelihoods(Q), block.work.array("residuals", (4, rows.G.shape[1]), np.float64)
         residuals.fill(0)
         (first, second), narrow = rows.pairs, Q.astype(self.dtype)
         products = narrow[:, first] * narrow[:, second] if self.curved else narrow[:, :0]
@@ -126,14 +132,14 @@ class FigurePass(TiledPass[Memberships, Frequencies, FigureSums]):
                     total.curvature[group, :, tile] += products[part].T @ S[part]
         total.log_likelihood += [logs[part].sum() for part in groups]
         total.silent += silent.sum()
-        total.items += residuals[[0, 0, 1, 2]]
+        total.items += residuals[[0, 0, 1, 2, 3]]
         for name, value in factor_sums(Q[~silent], np.ones(int((~silent).sum()))).items():
             getattr(total, name)[...] += value
         return state
 
 
 @dataclass
-class Value(PartialSums, name="binomial_value"):
+class Value(PartialSums, name="binomial_value", disclosure=Released("sums of log likelihoods")):
     """Value of a surrogate at the current frequencies, without its constant."""
 
     value: NDArray[Any]
@@ -208,7 +214,7 @@ def grow_frequencies(pass_: StepPass, earlier: FrequencySurrogate, P: Floats, to
 
 
 @dataclass
-class Totals(PartialSums, name="binomial_totals"):
+class Totals(PartialSums, name="binomial_totals", disclosure=Released("sums of memberships")):
     """Sums over the tiles of the step :class:`Total`."""
 
     earlier: NDArray[Any]

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState, RowFactors
-from dfact.engine.passes import Block, NoSums, PartialSums, Pass, TiledPass
+from dfact.engine.passes import Block, NoSums, PartialSums, Pass, Released, TiledPass, Withheld
 from dfact.kernels.binomial import (
     add_deviances,
     column_slopes,
@@ -35,7 +35,7 @@ class Memberships(RowFactors):
 
 
 @dataclass
-class CodeCounts(PartialSums, name="binomial_counts"):
+class CodeCounts(PartialSums, name="binomial_counts", disclosure=Released("numbers of observed genotypes")):
     """Sums over the observed entries of each column."""
 
     totals: NDArray[Any]
@@ -66,7 +66,7 @@ class CountPass(Pass[BlockState, None, CodeCounts]):
 
 
 @dataclass
-class LabelCounts(PartialSums, name="binomial_labels"):
+class LabelCounts(PartialSums, name="binomial_labels", disclosure=Withheld("has sums by label, which few rows may have")):
     """Sums over the observed entries of the rows with each label."""
 
     totals: NDArray[Any]
@@ -101,7 +101,7 @@ class LabelPass(TiledPass[BlockState, None, LabelCounts]):
 
 
 @dataclass
-class StartSums(PartialSums, name="binomial_start"):
+class StartSums(PartialSums, name="binomial_start", disclosure=Released("products of random numbers and genotypes, summed over rows")):
     """Normal equations of the columns given the memberships."""
 
     cross: NDArray[Any]
@@ -157,7 +157,7 @@ def _first(codes: Codes, block: Block, Q: Floats) -> Memberships:
 
 
 @dataclass
-class StepSums(PartialSums, name="binomial_step"):
+class StepSums(PartialSums, name="binomial_step", disclosure=Released("gradients and curvatures of allele frequencies, summed over rows")):
     """Sums of a pass over the rows, with their new memberships."""
 
     log_likelihood: NDArray[Any]
@@ -237,7 +237,7 @@ class StepPass(TiledPass[Memberships, tuple[NDArray[Any], bool], StepSums]):
 
 
 @dataclass
-class ProjectionSums(PartialSums, name="binomial_projection"):
+class ProjectionSums(PartialSums, name="binomial_projection", disclosure=Released("sums of log likelihoods")):
     log_likelihood: NDArray[Any]
     """Log-likelihood before the last step."""
     silent: NDArray[Any]
@@ -279,7 +279,7 @@ class ProjectionPass(Pass[BlockState, Frequencies, ProjectionSums]):
 
 
 @dataclass
-class Deviance(PartialSums, name="binomial_deviance"):
+class Deviance(PartialSums, name="binomial_deviance", disclosure=Released("sums of deviances")):
     """Deviance of held-out entries from their expected counts."""
 
     total: NDArray[Any]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import StateArrays
-from dfact.engine.passes import NoSums, PartialSums
+from dfact.engine.passes import NoSums, PartialSums, Withheld
 from dfact.engine.requests import Solver, read_tiles, step_tiles
 from dfact.engine.tiles import Tile
 from dfact.kernels.binomial import EDGE
@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass
-class ContrastSums(PartialSums, name="binomial_contrasts"):
+class ContrastSums(PartialSums, name="binomial_contrasts", disclosure=Withheld("has not been reviewed for single rows")):
     """Sums over the columns."""
 
     outer: NDArray[Any]

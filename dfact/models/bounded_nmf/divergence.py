@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState, RowFactors
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, PartialSums, Pass, Released
 from dfact.engine.requests import Solver
 from dfact.kernels.divergence import descend_dense, descend_stored
 from dfact.lazy import sp
@@ -30,7 +30,7 @@ _FILL = 0.1  # of the mean loading of a component, in place of zeros of a start,
 
 
 @dataclass
-class DivergenceSums(PartialSums, name="nmf_divergence"):
+class DivergenceSums(PartialSums, name="nmf_divergence", disclosure=Released("products of row factors and quotients, summed over rows")):
     """Sums of an iteration over the rows, each times its weight."""
 
     numerator: NDArray[Any]
@@ -52,7 +52,7 @@ class DivergenceSums(PartialSums, name="nmf_divergence"):
 
 
 @dataclass
-class DivergenceRowSums(PartialSums, name="nmf_divergence_rows"):
+class DivergenceRowSums(PartialSums, name="nmf_divergence_rows", disclosure=Released("sums of divergences")):
     divergence: NDArray[Any]
     penalty_w: NDArray[Any]
     moments: NDArray[Any]
@@ -130,7 +130,7 @@ class DivergenceRowsPass(Pass[BlockState, NDArray[Any], DivergenceRowSums]):
 
 
 @dataclass
-class Losses(PartialSums, name="nmf_losses"):
+class Losses(PartialSums, name="nmf_losses", disclosure=Released("sums of losses")):
     """Losses of observed entries, and their number, each entry times the weight of its row."""
 
     total: NDArray[Any]

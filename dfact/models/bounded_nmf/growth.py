@@ -36,6 +36,7 @@ class DifferenceTotals:
     cross: Annotated[Array, Shape(("p", "k"))]
     observed: Annotated[Array, Shape(("p_pairs", "m"))]
     residuals: Annotated[Array, Shape(("p", "m"))]
+    spread: Annotated[Array, Shape(("p_pairs", "m"))]
     moments: Annotated[Array, Shape(("moments", "m"))]
 
     @classmethod

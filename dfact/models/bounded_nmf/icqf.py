@@ -386,9 +386,18 @@ class ICQF(Growing):
 
     @property
     def confounder_effects_(self) -> "pd.DataFrame":
-        """Effects of the confounders on the items at equal factors, in points, as a table, items × differences."""
+        """Effects of the confounders on the items at equal factors, in points, as a table, items × differences.
+
+        NaN for differences with fewer than 50 rows on one side.
+        """
         names = () if self.confounder_encoding_ is None else self.confounder_encoding_.differences()[0]
         return pd.DataFrame(group_effects(self).effects.T, index=self._items, columns=list(names))
+
+    @property
+    def confounder_errors_(self) -> "pd.DataFrame":
+        """Standard errors of ``confounder_effects_``, of the same form. They take the loadings and the anchor as known."""
+        effects = self.confounder_effects_
+        return pd.DataFrame(group_effects(self).errors.T, index=effects.index, columns=effects.columns)
 
     @property
     def confounder_impact_(self) -> "pd.DataFrame":
@@ -410,7 +419,7 @@ class ICQF(Growing):
         return Footprint(
             state_per_row=split + size * width,
             work_per_row=size * (3 * m + 3 * width + n_covariates * (n_covariates + 1)),
-            broadcast=8 * (2 * width * m + width * width) + 16 * n_covariates * (n_covariates + 1) * m,
+            broadcast=8 * (2 * width * m + width * width) + 24 * n_covariates * (n_covariates + 1) * m,
             result_per_row=size * width,
         )
 

@@ -26,12 +26,11 @@ from dfact.models.bounded_nmf.problem import STARTS, NMFProblem, Problem, check_
 from dfact.models.bounded_nmf.solvers import SAMPLE_SHARE, MMForNMF, best_start, descend, fit_loadings, initial_loadings
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
-from dfact.models.foreign_names import OF_NMF
 from dfact.models.growth.baseline import Baseline
 from dfact.models.growth.estimator import Added, Growing
 from dfact.models.growth.halves import ROUNDS
 from dfact.models.lazy_transform import lazy_of_dask
-from dfact.models.scikit_learn import check_is_fitted
+from dfact.models.scikit_learn import OF_NMF, check_is_fitted
 from dfact.models.traits import ModelTraits
 from dfact.parameters import COUNT, FINITE, NOT_NEGATIVE, Values, is_in_range
 from dfact.progress import Iteration, Reporter

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState, RowFactors
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, PartialSums, Pass, Released
 from dfact.kernels.active_set import solve_rows
 from dfact.kernels.admm import admm_fill
 from dfact.kernels.bound_fill import bounded_step, tile_rows
@@ -43,7 +43,9 @@ class WeightedRows:
 
 
 @dataclass
-class Sums(PartialSums, name="bounded_nmf"):
+class Sums(
+    PartialSums, name="bounded_nmf", disclosure=Released("products of row factors with one another and with the answers, summed over rows")
+):
     """Sums of an iteration over the rows, each times its weight."""
 
     gram: NDArray[Any]
@@ -248,7 +250,9 @@ class MMPass(Pass[MMState, tuple[NDArray[Any], float], Sums]):
 
 
 @dataclass
-class RowSums(Baseline, name="bounded_nmf_rows"):
+class RowSums(
+    Baseline, name="bounded_nmf_rows", disclosure=Released("sums of squares of residuals; moments of answers and of row factors")
+):
     squares: NDArray[Any]
     """‖O∘(M − R)‖²."""
     penalty_w: NDArray[Any]
@@ -327,7 +331,8 @@ class RowsPass(Pass[BlockState, NDArray[Any], RowSums]):
         weighted = W * weights
         fit = 2 * np.einsum("jk,kj->j", M.T @ weighted.T, wide) - np.einsum("kj,kl,lj->j", wide, weighted @ W.T, wide)
         figures = factor_sums(W.T, weights)
-        items = np.stack([counts, np.full(M.shape[1], weights @ weights), answers - (W @ weights) @ wide, np.maximum(squares - fit, 0)])
+        errors = answers - (W @ weights) @ wide, np.maximum(squares - fit, 0), _cubed_residuals(M, W, wide, weights)
+        items = np.stack([counts, np.full(M.shape[1], weights @ weights), *errors])
         return RowFactors(W.astype(self.dtype)), RowSums(
             **figures,
             items=items,
@@ -336,3 +341,16 @@ class RowsPass(Pass[BlockState, NDArray[Any], RowSums]):
             unconverged=np.asarray(0),
             moments=moments,
         )
+
+
+def _cubed_residuals(M: sp.csr_array, W: NDArray[np.float64], Q: NDArray[np.float64], s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return Σ s(M − R)³ (m,) over the rows of M (n, m), with the model R = WᵀQ only where M is not 0: elsewhere it is −R³."""
+    rows, columns = np.repeat(np.arange(M.shape[0]), np.diff(M.indptr)), M.indices
+    model = np.zeros(len(columns))
+    for w, q in zip(W, Q, strict=True):
+        model += w[rows] * q[columns]
+    weighted = s[rows] * ((M.data - model) ** 3 + model**3)
+    cubes: NDArray[np.float64] = np.bincount(columns, weighted, M.shape[1]).astype(np.float64)
+    for w, q in zip(W * s, Q, strict=True):
+        cubes -= q * np.einsum("km,km->m", Q, ((W * w) @ W.T) @ Q)
+    return cubes

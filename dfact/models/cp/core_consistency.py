@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dfact.data.coerce import as_dataset
 from dfact.data.validation import require_finite
 from dfact.engine.block_state import BlockState
-from dfact.engine.passes import Block, PartialSums, Pass, RunPass
+from dfact.engine.passes import Block, PartialSums, Pass, RunPass, Withheld
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.cp import fill_missing
 from dfact.models.cp.base import CPModel
@@ -19,7 +19,7 @@ from dfact.models.scikit_learn import check_is_fitted
 
 
 @dataclass
-class ContractedData(PartialSums, name="core_tensor"):
+class ContractedData(PartialSums, name="core_tensor", disclosure=Withheld("has sums weighted by factors that a single row may have")):
     """The data contracted with mode 1; the model fills missing entries."""
 
     cross: NDArray[Any]

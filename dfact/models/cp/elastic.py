@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.data.sources.entrance import as_numbers
-from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.requests import Solver, run, state_rows
+from dfact.engine.requests import Solver, drive, run, state_rows
 from dfact.errors import DataError, ParameterError
 from dfact.models.cp.base import (
     CPModel,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.engine.block_state import BlockState, RowFactors
-from dfact.engine.passes import Block, Pass
+from dfact.engine.passes import Block, Pass, Released
 from dfact.engine.requests import Solver, run
 from dfact.kernels.elastic_net import row_optima
 from dfact.models.cp.passes import GRAM_COLUMNS, RowsPass, RowSums, SlicesPass
@@ -35,7 +35,7 @@ from dfact.models.cp.problem import (
 )
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import AtLeast, Shape
-from dfact.models.growth.baseline import Baseline, factor_sums
+from dfact.models.growth.baseline import ITEM_SUMS, Baseline, factor_sums
 from dfact.models.growth.halves import HALVES, OWN_TOLERANCE, ROUNDS, ROWS_PER_FACTOR, TOLERANCE, Half, compare_halves
 from dfact.models.growth.record import Gain
 from dfact.progress import Reporter, relative_change
@@ -53,7 +53,12 @@ def pairs_size(shape: tuple[int, ...], k: int) -> int:
 
 
 @dataclass
-class GrowthSums(RowSums, Baseline, name="cp_growth"):
+class GrowthSums(
+    RowSums,
+    Baseline,
+    name="cp_growth",
+    disclosure=Released("products of row factors with one another and with the data, summed over rows; moments of row factors"),
+):
     """Sums of slices at their optimum, from which a model grows. The slices of mode 2 are the items."""
 
     cross: Array
@@ -82,7 +87,7 @@ class GrowthPass(Pass[BlockState, Array, GrowthSums]):
 
     def step(self, block: Block, state: BlockState, broadcast: Array) -> tuple[RowFactors, GrowthSums]:
         """``broadcast`` is H (R, I_2⋯I_N) in double precision."""
-        items = np.zeros((4, self.items))
+        items = np.zeros((ITEM_SUMS, self.items))
         X, Z, sums = self.rows.solve(block, broadcast, items)
         squares, counts, columns = row_squares(block)
         total = extrapolated_squares(squares, counts, len(columns)).sum()

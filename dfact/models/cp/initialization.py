@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
-from dfact.engine.driver import drive
 from dfact.engine.partitions import partitions
-from dfact.engine.requests import Solver, memo, run, state_rows
+from dfact.engine.requests import Solver, drive, memo, run, state_rows
 from dfact.engine.session import Arrays
 from dfact.engine.threads import single_threaded
 from dfact.linalg.parts import find_parts

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.engine.block_state import BlockState, StateArrays
-from dfact.engine.passes import Block, PartialSums, Pass, RunPass
+from dfact.engine.passes import Block, PartialSums, Pass, RunPass, Withheld
 from dfact.engine.session import Session
 from dfact.models.cp.problem import RowPrior, unfold
 
@@ -58,7 +58,7 @@ def _wanted_rows(shape: tuple[int, ...], rank: int, missing_rate: float) -> int:
 
 
 @dataclass
-class KeptRows(PartialSums, name="cp_kept_rows"):
+class KeptRows(PartialSums, name="cp_kept_rows", disclosure=Withheld("shows single rows")):
     """Slices of a sample; those of several blocks are concatenated."""
 
     values: NDArray[Any]

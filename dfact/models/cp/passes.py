@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState, RowFactors
-from dfact.engine.passes import Block, PartialSums, Pass, Workspace
+from dfact.engine.passes import Block, PartialSums, Pass, Released, Workspace
 from dfact.kernels.cp import fill_missing, slice_residuals
 from dfact.kernels.elastic_net import column_updates, row_optima
 from dfact.kernels.entries import filled
@@ -26,7 +26,9 @@ _TILE_BYTES, _TILE_ROWS = 3 << 17, 32  # of a tile of the data, which stays in c
 
 
 @dataclass
-class UnfoldingGrams(PartialSums, name="cp_unfolding_grams"):
+class UnfoldingGrams(
+    PartialSums, name="cp_unfolding_grams", disclosure=Released("products of the data's columns, summed over rows", products=True)
+):
     """Gram matrices XX ᵀ of the unfoldings of modes 2, …, N, flat, one after the other."""
 
     grams: NDArray[Any]
@@ -73,7 +75,7 @@ class RowStart:
 
 
 @dataclass
-class SliceSums(PartialSums, name="cp_slices"):
+class SliceSums(PartialSums, name="cp_slices", disclosure=Released("sums of squares of the data's slices")):
     columns: NDArray[Any]
     """Σ X² over the rows (m,)."""
     rows: NDArray[Any]
@@ -92,7 +94,7 @@ class SlicesPass(Pass[BlockState, None, SliceSums]):
 
 
 @dataclass
-class Sums(PartialSums, name="cp"):
+class Sums(PartialSums, name="cp", disclosure=Released("products of row factors with one another and with the data, summed over rows")):
     """Sums of an iteration over the rows."""
 
     gram: NDArray[Any]
@@ -261,7 +263,7 @@ def column_groups(V: NDArray[Any], k: int) -> list[slice]:
 
 
 @dataclass
-class SupportCounts(PartialSums, name="cp_support"):
+class SupportCounts(PartialSums, name="cp_support", disclosure=Released("numbers of row factors above zero")):
     """Counts per component over the entries of mode 1 (R,)."""
 
     zeros: NDArray[Any]
@@ -284,7 +286,7 @@ class SupportPass(Pass[CPState, None, SupportCounts]):
 
 
 @dataclass
-class RowSums(PartialSums, name="cp_rows"):
+class RowSums(PartialSums, name="cp_rows", disclosure=Released("sums of squared residuals")):
     squares: NDArray[Any]
     norm: NDArray[Any]
     """‖Δ∘Z‖²."""
@@ -313,7 +315,7 @@ class RowsPass(Pass[BlockState, NDArray[np.float64], RowSums]):
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], RowSums]:
         """Return the factors (R, rows), the data with 0 for missing entries (rows, m), and the sums.
 
-        Figures of the residuals of each slice of mode 2 are added to ``items`` (4, I_2).
+        Figures of the residuals of each slice of mode 2 are added to ``items`` (5, I_2).
         """
         V, work, wide = unfold(block), block.work, np.dtype(np.float64)
         variances = self.prior.variances(block, wide)

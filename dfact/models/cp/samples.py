@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dfact.data.layout import Layout
 from dfact.engine.block_state import BlockState
-from dfact.engine.passes import Block, PartialSums, Pass, Workspace
+from dfact.engine.passes import Block, PartialSums, Pass, Withheld, Workspace
 from dfact.kernels.adamax import BETA_1, adamax_updates
 from dfact.kernels.entries import filled
 from dfact.kernels.samples import contracted_slices, optimal_slices, residual_squares, subproblem
@@ -50,7 +50,7 @@ def seeded(seed: int, *key: int) -> np.random.Generator:
 
 
 @dataclass
-class SampledRows(PartialSums, name="cp_sampled_rows"):
+class SampledRows(PartialSums, name="cp_sampled_rows", disclosure=Withheld("is about a small sample of the rows")):
     """Number of slices in a sample."""
 
     count: NDArray[Any]
@@ -88,7 +88,7 @@ class MonitorRowsPass(Pass[BlockState, None, SampledRows]):
 
 
 @dataclass
-class MonitorSums(PartialSums, name="cp_monitor"):
+class MonitorSums(PartialSums, name="cp_monitor", disclosure=Withheld("is about a small sample of the rows")):
     """Sums over the slices of the monitoring sample."""
 
     squares: NDArray[Any]
@@ -138,7 +138,7 @@ class FinalRowsPass(Pass[BlockState, NDArray[np.float64], RowSums]):
 
 
 @dataclass
-class AdamaxState(PartialSums, name="cp_adamax"):
+class AdamaxState(PartialSums, name="cp_adamax", disclosure=Withheld("is the outcome of steps on a small sample of the rows")):
     """Factors of modes 2 to N with Adamax's moments; as a partial sum, the weighted sum over several blocks.
 
     The modes are stored side by side. See :func:`dfact.kernels.adamax.adamax_updates` for the moments.

@@ -13,10 +13,9 @@ from dfact.data.coerce import implicit_as_missing
 from dfact.data.dataset import Dataset
 from dfact.data.sources.entrance import as_column, as_numbers
 from dfact.data.validation import require_observed, warn_unobserved_columns, warn_unobserved_rows
-from dfact.engine.driver import FusedSolver, run_fused
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
-from dfact.engine.requests import Solver, run, state_rows
+from dfact.engine.requests import FusedSolver, Solver, run, run_fused, state_rows
 from dfact.engine.threads import single_threaded
 from dfact.errors import DataError, ParameterError, warn
 from dfact.linalg.parts import begins_badly, find_column_parts

@@ -14,14 +14,14 @@ from typing import Annotated, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import Block, Pass
+from dfact.engine.passes import Block, Pass, Released
 from dfact.engine.requests import Solver, run
 from dfact.kernels.expectile import expectile_rows, stored_residual_sums
 from dfact.models.expectile.alternation import Alternation
 from dfact.models.expectile.passes import ExactPass, ExpectileState, Loss, OriginalUnits, Point, RowsPass, RowStart, Sums
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import Shape
-from dfact.models.growth.baseline import Baseline, factor_sums
+from dfact.models.growth.baseline import ITEM_SUMS, Baseline, factor_sums
 from dfact.models.growth.halves import HALVES, OWN_TOLERANCE, ROUNDS, ROWS_PER_FACTOR, TOLERANCE, Half, compare_halves
 from dfact.models.growth.record import Gain
 from dfact.progress import Reporter, relative_change
@@ -30,7 +30,11 @@ Array = NDArray[Any]
 
 
 @dataclass
-class GrowthSums(Baseline, name="expectile_growth"):
+class GrowthSums(
+    Baseline,
+    name="expectile_growth",
+    disclosure=Released("products of row factors and gradients, summed over rows; moments of row factors"),
+):
     """Sums of rows at their minimum, from which a model grows."""
 
     loss: Array
@@ -66,7 +70,7 @@ class GrowthPass(Pass[ExpectileState, Point, GrowthSums]):
         Y, M = broadcast.Y, self.units.entries(block)
         (m, k), (previous, X) = Y.shape, broadcast.rows(state)
         X = X.astype(np.float64, copy=False)
-        before, after, items = np.zeros(m), np.zeros(m), np.zeros((4, m))
+        before, after, items = np.zeros(m), np.zeros(m), np.zeros((ITEM_SUMS, m))
         gradient, curvature = block.work.zeros((m, k)), block.work.zeros((m, k * (k + 1) // 2))
         expectile_rows(*M, Y, self.loss.tau, self.loss.ridge, X, before, after, gradient, curvature)
         stored_residual_sums(*M, Y, X, items)

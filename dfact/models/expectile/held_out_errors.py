@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import RowFactors
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, PartialSums, Pass, Withheld
 from dfact.models.expectile.passes import OriginalUnits
 
 ERRORS = ("relative", "absolute")
@@ -87,7 +87,7 @@ class ErrorMeasure:
 
 
 @dataclass
-class ErrorHistogram(PartialSums, name="error_histogram"):
+class ErrorHistogram(PartialSums, name="error_histogram", disclosure=Withheld("has numbers of errors of a size that few rows may have")):
     """Histogram of the errors on held-out entries."""
 
     counts: NDArray[Any]
@@ -97,7 +97,7 @@ class ErrorHistogram(PartialSums, name="error_histogram"):
 
 
 @dataclass
-class ExpectileErrors(PartialSums, name="expectile_errors"):
+class ExpectileErrors(PartialSums, name="expectile_errors", disclosure=Withheld("has numbers of errors of a size that few rows may have")):
     """Errors of an expectile b̂ of the held-out entries b: the histogram of their sizes, the loss, and the sums on either side."""
 
     counts: NDArray[Any]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.engine.block_state import RowFactors
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, PartialSums, Pass, Released
 from dfact.kernels.expectile import count_observed, expectile_rows, take_observed
 from dfact.kernels.expectile_dense import surrogate_rows
 from dfact.lazy import sp
@@ -146,7 +146,9 @@ class Point:
 
 
 @dataclass
-class Sums(PartialSums, name="expectile"):
+class Sums(
+    PartialSums, name="expectile", disclosure=Released("products of row factors with one another and with the data, summed over rows")
+):
     """Sums of a pass over the rows."""
 
     before: NDArray[Any]
@@ -240,7 +242,7 @@ class SurrogatePass(Pass[ExpectileState, Point, Sums]):
 
 
 @dataclass
-class RowSums(PartialSums, name="expectile_rows"):
+class RowSums(PartialSums, name="expectile_rows", disclosure=Released("sums of losses")):
     loss: NDArray[Any]
     """Σ ρ_τ."""
     size: NDArray[Any]

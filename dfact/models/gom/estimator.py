@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.validation import locate_noninteger
-from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.requests import Solver, read_tiles, run, state_rows, step_tiles
+from dfact.engine.requests import Solver, drive, read_tiles, run, state_rows, step_tiles
 from dfact.engine.session import StateRows
 from dfact.errors import DataError, ParameterError, warn
 from dfact.kernels.binomial import EDGE
@@ -171,7 +170,6 @@ class GradeOfMembership(Growing):
     log_likelihood_history_: Annotated[NDArray[Any], Shape((None,)), OPTIONAL]
     sums_: Annotated[ClassSums, OPTIONAL]
     rows_attribute = "memberships_"
-    rare_items = True
     saved_sums = (ClassSums, FrequencySurrogate)
     traits = ModelTraits(
         Vocabulary("class", "classes", "subjects", "items", "Responses of the classes", "expected response"),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState, RowFactors
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, PartialSums, Pass, Withheld
 from dfact.kernels.entries import all_whole, filled
 from dfact.lazy import sp
 from dfact.linalg.row_points import squared_norms
@@ -49,7 +49,7 @@ class Regularized:
 
 
 @dataclass
-class ResponseCounts(PartialSums, name="gom_responses"):
+class ResponseCounts(PartialSums, name="gom_responses", disclosure=Withheld("has numbers of answers that few rows may have given")):
     column_sums: NDArray[Any]
     """Rᵀ1 (J,)"""
     nonrespondents: NDArray[Any]
@@ -73,7 +73,7 @@ class ResponsePass(Pass[BlockState, None, ResponseCounts]):
 
 
 @dataclass
-class SpanNorms(PartialSums, name="gom_span"):
+class SpanNorms(PartialSums, name="gom_span", disclosure=Withheld("has not been reviewed for single rows")):
     inside: NDArray[Any]
     """Σ‖BᵀR(i, :)‖², of the projections of the rows on the span of B"""
     all: NDArray[Any]
@@ -94,7 +94,7 @@ class SpanPass(Pass[BlockState, NDArray[Any], SpanNorms]):
 
 
 @dataclass
-class MembershipSums(PartialSums, name="gom_memberships"):
+class MembershipSums(PartialSums, name="gom_memberships", disclosure=Withheld("has sums over classes, which may have a single row")):
     """Sums over the memberships Π of all candidates side by side, c columns in all."""
 
     cross: NDArray[Any]

@@ -8,19 +8,22 @@ from typing import Annotated, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.engine.passes import PartialSums
+from dfact.engine.passes import PartialSums, Withheld
 from dfact.kernels.entries import residual_sums
 from dfact.models.fitted_schema import Shape
 
+ITEM_SUMS = 5
+"""Sums of the residuals of each item."""
+
 
 @dataclass
-class Baseline(PartialSums, name="baseline"):
+class Baseline(PartialSums, name="baseline", disclosure=Withheld("leaves within the sums of a fit alone")):
     """Sums over rows with weights s, 1 without; a pass over rows inherits them. Rows whose factors are NaN do not count."""
 
     rows: Annotated[NDArray[Any], Shape(("baseline_rows",), low=0)]
     """Σ s and Σ s² (2,)."""
     items: Annotated[NDArray[Any], Shape(("baseline_items", "m"))]
-    """Σ s, Σ s², Σ s r and Σ s r² over the rows that answered each item, with residuals r (4, m)."""
+    """Σ s, Σ s², Σ s r, Σ s r² and Σ s r³ over the rows that answered each item, with residuals r (5, m)."""
     factors: Annotated[NDArray[Any], Shape(("baseline_factors", "k"))]
     """Σ s f, Σ s f², Σ s f³ and Σ s f⁴ of each factor (4, k)."""
 
@@ -52,7 +55,7 @@ def compute_baseline(
     known = ~np.isnan(F).any(axis=1)
     if not known.all():
         M, R, F, s = M[known], R[known], F[known], s[known]
-    items = np.zeros((4, M.shape[1]))
+    items = np.zeros((ITEM_SUMS, M.shape[1]))
     residual_sums(M, R, s, items)
     return {"items": items, **factor_sums(F, s)}
 

@@ -16,6 +16,7 @@ from dfact.models.growth.baseline import Baseline
 Array = NDArray[np.float64]
 LEVEL = 0.05
 """Probability that any test rejects although the new rows come from the same population."""
+_SYMMETRIC = 1e-4  # skewness up to which the normal distribution is as good
 _FEW = 20  # effective rows below which a mean or a variance is not tested
 _OF_ITEMS = Annotated[Array, Shape(("m",), finite=False)]
 _OF_FACTORS = Annotated[Array, Shape(("k",), finite=False)]
@@ -27,8 +28,10 @@ KINDS = {"residual": "mean residual", "missing": "missing share", "mean": "mean"
 class Drift:
     """Standardized differences of new rows from those that a model has seen, given its loadings before they were added.
 
-    Items: the mean residual (Welch's test), in standard deviations of the residuals, and the missing share (Fisher's exact test with
-    mid-p; with weights a z test), as a difference of shares. Factors: the mean (Welch's test), in standard deviations, and the variance,
+    Items: the mean residual, in standard deviations of the residuals, and the missing share (Fisher's exact test with mid-p; with weights
+    a z test), as a difference of shares. The test of mean residuals takes the larger of both variances, since an answer that is rare
+    may be absent from the new rows, and allows for skewness: p is the larger of those by the normal and by Pearson's type III
+    distribution. Factors: the mean (Welch's test), in standard deviations, and the variance,
     as the logarithm of the ratio of variances (Layard 1973, which does not assume normal factors). Holm's procedure holds the
     probability that any of all tests rejects at ``level`` if the new rows are a sample of the same population. A difference is NaN, and
     not tested, for fewer than 20 rows, or without variation.
@@ -51,16 +54,9 @@ class Drift:
     variance_p: _OF_FACTORS
 
     @classmethod
-    def between(cls, seen: Baseline, new: Baseline, level: float = LEVEL, *, rare: bool = False) -> Self:
-        """Compare new rows with those that the model has seen.
-
-        ``rare`` items, such as alleles that few rows have, get the larger of both variances of their residuals.
-        """
-        items = [_item_moments(rows) for rows in (seen, new)]
-        if rare:
-            variance = np.maximum(items[0][2], items[1][2])
-            items = [(n, mean, variance) for n, mean, _ in items]
-        residual, residual_p = _compare_means(*items)
+    def between(cls, seen: Baseline, new: Baseline, level: float = LEVEL) -> Self:
+        """Compare new rows with those that the model has seen."""
+        residual, residual_p = _compare_residuals(*(_item_moments(rows) for rows in (seen, new)))
         missing, missing_p = _compare_missing(seen, new)
         of_factors = [_factor_moments(rows) for rows in (seen, new)]
         mean, mean_p = _compare_means(*(moments[:3] for moments in of_factors))
@@ -95,10 +91,13 @@ def _effective(total: Any, squares: Any) -> Any:
     return np.divide(np.square(total), squares, out=np.zeros_like(np.asarray(squares, np.float64)), where=np.asarray(squares) > 0)
 
 
-def _item_moments(rows: Baseline) -> tuple[Array, Array, Array]:
-    """Return the effective number, the mean and the variance of each item's residuals."""
-    total, squares, first, second = rows.items
-    return _moments(_effective(total, squares), total, first, second)
+def _item_moments(rows: Baseline) -> tuple[Array, Array, Array, Array]:
+    """Return the effective number, the mean, the variance and the third central moment of each item's residuals."""
+    total, squares, first, second, third = rows.items
+    n, mean, variance = _moments(_effective(total, squares), total, first, second)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        central = third / total - 3 * mean * second / total + 2 * mean**3
+    return n, mean, variance, central
 
 
 def _moments(n: Array, total: Array, first: Array, second: Array) -> tuple[Array, Array, Array]:
@@ -115,6 +114,29 @@ def _factor_moments(rows: Baseline) -> tuple[Array, Array, Array, Array]:
     first, second, third, fourth = rows.factors / (total if total > 0 else np.nan)
     central = fourth - 4 * first * third + 6 * first**2 * second - 3 * first**4
     return *_moments(n, np.full(len(n), total), rows.factors[0], rows.factors[1]), central
+
+
+def _compare_residuals(seen: tuple[Array, ...], new: tuple[Array, ...]) -> tuple[Array, Array]:
+    """Return the differences of mean residuals in pooled standard deviations, and p values that allow for rare and skewed answers."""
+    (n, mean, variance, third), (n_new, mean_new, variance_new, third_new) = seen, new
+    largest = np.maximum(variance, variance_new)
+    tested = (np.minimum(n, n_new) >= _FEW) & (largest > 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        pooled = (n * variance + n_new * variance_new) / (n + n_new)
+        parts = 1 / n + 1 / n_new
+        difference = mean_new - mean
+        z = difference / np.sqrt(largest * parts)
+        cumulant = (n * third + n_new * third_new) / (n + n_new) * (1 / n_new**2 - 1 / n**2)
+        skewness = cumulant / (largest * parts) ** 1.5
+        p = 2 * np.maximum(special.stdtr(n + n_new - 2, -np.abs(z)), _pearson_tail(np.abs(z), np.sign(z) * skewness))
+    return np.where(tested, difference / np.sqrt(pooled), np.nan), np.where(tested, np.minimum(p, 1), np.nan)
+
+
+def _pearson_tail(z: Array, skewness: Array) -> Array:
+    """Return P(Z > z) for a standardized variable of Pearson's type III with this skewness; 0 where the skewness is not above 0."""
+    skewed = skewness > _SYMMETRIC
+    shape = 4 / np.square(np.where(skewed, skewness, 1.0))
+    return np.where(skewed, special.gammaincc(shape, np.maximum(shape + z * np.sqrt(shape), 0)), 0.0)
 
 
 def _compare_means(seen: tuple[Array, Array, Array], new: tuple[Array, Array, Array]) -> tuple[Array, Array]:

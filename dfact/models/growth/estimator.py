@@ -13,23 +13,20 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dfact.data.dataset import Dataset
-from dfact.data.genotypes import population_texts
-from dfact.data.sources.selected import SelectedColumns
-from dfact.engine.driver import drive
-from dfact.engine.requests import Solver, read_environments
+from dfact.data.dataset import Dataset, population_texts
+from dfact.data.sources.base import SelectedColumns
+from dfact.engine.requests import Solver, drive, read_environments
 from dfact.engine.session import StateRows
 from dfact.errors import DataError, ParameterError, warn
 from dfact.linalg.congruence import congruence, match
 from dfact.models.docstrings import with_shared_entries
 from dfact.models.estimator import Factorization, add_saved_types
-from dfact.models.fit_task import FitTask, fitted_attributes
+from dfact.models.fit_task import FitTask, end_callbacks, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL
 from dfact.models.growth.baseline import Baseline
 from dfact.models.growth.drift import LEVEL, Drift
 from dfact.models.growth.record import EXACT, SAVED, Gain, Growth
 from dfact.models.row_factors import gather_rows
-from dfact.models.run_end import end_callbacks
 from dfact.models.scikit_learn import check_is_fitted
 from dfact.parameters import TooManyComponentsError
 
@@ -104,8 +101,6 @@ class Growing(Factorization, registered=False):
     growth_: Annotated[Growth, OPTIONAL]
     rows_attribute: ClassVar[str] = "factors_"
     """Name of the attribute with the factors of all rows."""
-    rare_items: ClassVar[bool] = False
-    """Whether few rows may have an item, as with alleles, so that the variance of its residuals is uncertain."""
     saved_sums: ClassVar[tuple[type[Any], ...]] = ()
     """Dataclasses of ``sums_``."""
 
@@ -181,7 +176,7 @@ class Growing(Factorization, registered=False):
         grown = type(self)(**self.get_params(deep=False))
         grown.__dict__.update(fitted_attributes(task.model))
         current = grown.growth_
-        found = Drift.between(current.baseline, (yield from grown._measure(task)), level, rare=self.rare_items)
+        found = Drift.between(grown._expected_figures(), (yield from grown._measure(task)), level)
         before, rows = grown.components_, grown.row_factors()
         added = yield from grown._grow(task)
         order, scales = np.arange(len(before)), added.scales
@@ -213,7 +208,7 @@ class Growing(Factorization, registered=False):
         task = self.prepare_update(X, **fit_inputs)
         model: Any = task.model  # a copy of this one
         with task.open_session() as session:
-            return Drift.between(self.growth_.baseline, drive(model._measure(task), session), level, rare=self.rare_items)
+            return Drift.between(self._expected_figures(), drive(model._measure(task), session), level)
 
     def _begin_growth(self, task: FitTask[Any], sums: Baseline) -> None:
         """Record a complete fit, with the sums of its last pass over the rows."""
@@ -241,6 +236,10 @@ class Growing(Factorization, registered=False):
     def _prepare_update(self, X: Any) -> FitTask[Any]:
         """Check new rows, and return the task of adding them to this model."""
         raise NotImplementedError  # each model's own
+
+    def _expected_figures(self) -> Baseline:
+        """Return the figures with which those of new rows are compared. Some models give rows that were fitted larger factors."""
+        return self.growth_.baseline
 
     def _measure(self, task: FitTask[Any]) -> Solver[Baseline]:
         """Yield requests that solve the new rows with the current loadings. Returns their figures."""

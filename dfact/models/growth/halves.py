@@ -50,7 +50,7 @@ def estimate_gain(own: list[tuple[float, float, float, float]], noise: float) ->
     """
     gains = [((before - after) / before + (other - other_after) / other) / 2 for before, after, other, other_after in own]
     error = max(noise, abs(gains[0] - gains[1]) / 2)
-    return Gain(max(float(np.mean(gains)), 0.0), float(error))
+    return Gain(float(np.mean(gains)), float(error))
 
 
 def compare_halves(

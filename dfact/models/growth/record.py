@@ -27,6 +27,11 @@ class Gain:
         """Whether the gain exceeds 0.2% of the objective by two standard errors."""
         return bool(self.share - 2 * self.error > REFIT_GAIN)
 
+    @property
+    def may_be_worth_a_fit(self) -> bool:
+        """Whether a gain of more than 0.2% of the objective lies within two standard errors."""
+        return bool(self.share + 2 * self.error > REFIT_GAIN)
+
 
 EXACT = Gain(0.0, 0.0)
 """The gain of an update that equals the fit of all rows."""
@@ -47,7 +52,10 @@ class Growth:
     baseline: Baseline
     """Figures of all these rows, each with the loadings at the time of its fit or update."""
     gain_share: float
-    """Estimated gain of a complete fit, as a share of the objective; 0 if none is possible, NaN if it is unknown."""
+    """Estimated gain of a complete fit, as a share of the objective; 0 if none is possible, NaN if it is unknown.
+
+    The estimate of a small gain may be negative, which a gain is not.
+    """
     gain_error: float
     """Standard error of that share."""
     drift: Drift | None
@@ -94,7 +102,10 @@ class Growth:
         if np.isnan(self.gain_share):
             return f"{seen}; what a complete fit would gain is not known"
         gain = f"{seen}; a complete fit would lower the objective by an estimated {100 * self.gain_share:.2f}%"
-        return f"{gain} (standard error {100 * self.gain_error:.2f}%)" + ("; fit all rows again" if self.gain.worth_a_fit else "")
+        gain += f" (standard error {100 * self.gain_error:.2f}%)"
+        if self.gain.worth_a_fit:
+            return f"{gain}; fit all rows again"
+        return f"{gain}; whether it is worth one is not determined" if self.gain.may_be_worth_a_fit else gain
 
 
 SAVED: tuple[type[Any], ...] = (Growth, Baseline, Drift)

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.data.sources.selected import SelectedColumns
+from dfact.data.sources.base import SelectedColumns
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, run, state_rows
@@ -19,14 +19,12 @@ from dfact.linalg.parts import find_column_parts
 from dfact.linalg.svd import is_wide, singular_pairs, uses_gram
 from dfact.models.fit_task import FitTask, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL, AtLeast, Shape
-from dfact.models.foreign_names import OF_PCA
 from dfact.models.growth.baseline import Baseline
 from dfact.models.growth.estimator import Added, Axes, Growing
 from dfact.models.lazy_transform import lazy_of_dask
 from dfact.models.pca.expectation import ProbabilisticPCA, maximize_likelihood
 from dfact.models.pca.footprint import fit_footprint, keeps_expectations, variances_footprint
 from dfact.models.pca.growth import ROUNDS, Current, LatentSums, LeadingSums, ProductSums
-from dfact.models.pca.number import COMPONENTS, check_number
 from dfact.models.pca.passes import (
     ColumnMomentsPass,
     Floats,
@@ -40,8 +38,8 @@ from dfact.models.pca.passes import (
     ScorePass,
     Standardized,
 )
-from dfact.models.pca.spectrum import Columns, Spectrum, Variances, decompose, find_variances, shrinkage
-from dfact.models.scikit_learn import check_is_fitted, component_labels
+from dfact.models.pca.spectrum import COMPONENTS, Columns, Spectrum, Variances, check_number, decompose, find_variances, shrinkage
+from dfact.models.scikit_learn import OF_PCA, check_is_fitted, component_labels
 from dfact.models.traits import ModelTraits, Vocabulary
 from dfact.parameters import COUNT, NOT_NEGATIVE, YES_OR_NO, TooManyComponentsError, is_count
 from dfact.progress import LOG_LIKELIHOOD, Iteration, Reporter
@@ -321,6 +319,9 @@ class PCA(Growing):
         latent = isinstance(self.sums_, LatentSums)
         footprint = self._footprint_for(dataset.shape, self._working_dtype(dataset), expects=latent)
         return self._task(dataset, PCAProblem(expects=latent), footprint=footprint)
+
+    def _expected_figures(self) -> Baseline:
+        return super()._expected_figures().arranged(np.arange(len(self.shrinkage_)), self.shrinkage_)
 
     def _measure(self, task: FitTask[PCAProblem]) -> Solver[Baseline]:
         return (yield from run(MeasurePass(task.dtype, self._view(task)), self._projection()))

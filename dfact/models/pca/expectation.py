@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import StateArrays
-from dfact.engine.passes import NoSums, PartialSums
+from dfact.engine.passes import NoSums, PartialSums, Released
 from dfact.engine.requests import Solver, read_tiles, run, step_tiles
 from dfact.engine.tiles import Tile, TileBroadcast
 from dfact.kernels.principal import regress_columns
@@ -92,7 +92,7 @@ def keep_sums(tile: Tile) -> tuple[StateArrays, PartialSums]:
 
 
 @dataclass
-class Residuals(PartialSums, name="pca_residuals"):
+class Residuals(PartialSums, name="pca_residuals", disclosure=Released("sums of squared residuals")):
     squares: NDArray[Any]
     """Σ E[(x − Wᵀz − a)²] over the observed entries."""
 

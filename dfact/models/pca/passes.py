@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState, RowFactors
-from dfact.engine.passes import Block, PartialSums, Pass, TiledPass
+from dfact.engine.passes import Block, PartialSums, Pass, Released, TiledPass
 from dfact.kernels.entries import residual_sums
 from dfact.kernels.principal import column_moments, count_observed, expected_scores, mark_observed, posterior_rows, standardize
-from dfact.models.growth.baseline import Baseline, factor_sums
+from dfact.models.growth.baseline import ITEM_SUMS, Baseline, factor_sums
 
 N_ROW_GROUPS = 20
 """Number of groups of rows whose sums give the standard errors of a mean error."""
@@ -48,7 +48,7 @@ def observed_counts(block: Block) -> NDArray[np.int64]:
 
 
 @dataclass
-class ColumnMoments(PartialSums, name="pca_columns"):
+class ColumnMoments(PartialSums, name="pca_columns", disclosure=Released("sums and squares of the columns", counts=("rows",))):
     """Moments of the observed entries of each column."""
 
     moments: NDArray[Any]
@@ -71,7 +71,11 @@ class ColumnMomentsPass(Pass[BlockState, Floats, ColumnMoments]):
 
 
 @dataclass
-class PairSums(PartialSums, name="pca_pairs"):
+class PairSums(
+    PartialSums,
+    name="pca_pairs",
+    disclosure=Released("products of the columns, summed over rows", counts=("counts", "rows"), products=True),
+):
     """Sums over the rows in which both of two columns are observed."""
 
     counts: NDArray[Any]
@@ -144,7 +148,7 @@ def packed_products(A: Floats, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 @dataclass
-class ScoreSums(PartialSums, name="pca_scores"):
+class ScoreSums(PartialSums, name="pca_scores", disclosure=Released("products of scores, summed over rows")):
     empty: NDArray[Any]
     """Number of rows without an observed entry."""
 
@@ -186,7 +190,7 @@ def as_state(scores: Floats, counts: NDArray[np.int64], p: Projection, dtype: np
 
 
 @dataclass
-class MeasuredScores(Baseline, name="pca_measured_scores"):
+class MeasuredScores(Baseline, name="pca_measured_scores", disclosure=Released("moments of scores and of residuals")):
     """Figures of the rows: residuals of the standardized columns, moments of the scores before whitening."""
 
     empty: NDArray[Any]
@@ -209,7 +213,7 @@ class MeasurePass(Pass[BlockState, Projection, MeasuredScores]):
             observed = work.array("observed", X.shape, self.dtype)
             mark_observed(*block.codes, observed)
             X[observed == 0] = np.nan
-        items = work.zeros((4, X.shape[1]))
+        items = work.zeros((ITEM_SUMS, X.shape[1]))
         residual_sums(X, model, np.ones(len(X)), items)
         known = scores[counts > 0]
         figures = factor_sums(known, np.ones(len(known)))
@@ -223,7 +227,11 @@ Loadings = tuple[NDArray[Any], float]
 
 
 @dataclass
-class ExpectationSums(PartialSums, name="pca_expectation"):
+class ExpectationSums(
+    PartialSums,
+    name="pca_expectation",
+    disclosure=Released("products of expected scores with one another and with the data, summed over rows"),
+):
     """Sums over the rows, with ẑ = (z, 1)."""
 
     grams: NDArray[Any]
@@ -287,7 +295,7 @@ def _expect(block: Block, X: NDArray[Any], broadcast: Loadings, dtype: np.dtype[
 
 
 @dataclass
-class LikelihoodSums(PartialSums, name="pca_likelihood"):
+class LikelihoodSums(PartialSums, name="pca_likelihood", disclosure=Released("sums of log likelihoods", counts=("rows",))):
     log_likelihood: NDArray[Any]
     rows: NDArray[Any]
     """Number of rows with an observed entry."""
@@ -315,7 +323,7 @@ class LikelihoodPass(Pass[BlockState, Loadings, LikelihoodSums]):
 
 
 @dataclass
-class HeldOutSquares(PartialSums, name="pca_held_out"):
+class HeldOutSquares(PartialSums, name="pca_held_out", disclosure=Released("sums of squared held-out errors", groups="squares")):
     """Squared errors of standardized entries by group of rows; row i is in the group i modulo their number."""
 
     squares: NDArray[Any]

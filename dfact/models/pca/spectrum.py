@@ -1,4 +1,4 @@
-"""Centring and scaling of the columns, and the principal components of complete or mean-filled data."""
+"""Centring and scaling of the columns, the principal components of complete or mean-filled data, and how many a fit may have."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,11 +8,34 @@ import numpy as np
 from scipy.linalg import eigh
 
 from dfact.engine.requests import Solver, run
-from dfact.errors import DataError
+from dfact.errors import DataError, ParameterError
 from dfact.linalg.correlation import MomentsPass
 from dfact.linalg.svd import OVERSAMPLING, GramPass, SingularPairs, gram_pairs, is_wide, singular_pairs, uses_gram
 from dfact.models.pca.footprint import MAX_PASSES
 from dfact.models.pca.passes import ColumnMoments, Floats, PairSums, PairSumsPass, Standardized
+from dfact.parameters import Values, is_count
+
+COMPONENTS = Values(
+    lambda value: value is None or is_count(value) or (isinstance(value, (float, np.floating)) and 0 < float(value) < 1),
+    "an integer of at least 1, a share of the variance between 0 and 1, or None",
+)
+
+
+def check_number(value: Any, n: int, m: int, items: str, *, expects: bool) -> None:
+    """Refuse a number that data with missing entries have no likelihood for, or that needs variances which are not computed.
+
+    The data of n rows and m columns, called ``items``, ``expects`` missing entries if these are taken by expectation.
+    """
+    found = f"n_components is {value}"
+    if is_count(value):
+        if expects and value >= m:  # without noise there is no likelihood
+            raise ParameterError(f"{found}, expected fewer than the {m} {items} of data with missing entries")
+    elif expects:
+        remedy = "as the variances depend on it; choose one by select_number_of_components, or use missing='mean' (--missing mean)"
+        raise ParameterError(f"{found} for data with missing entries, expected an integer, {remedy}")
+    elif not uses_gram(m, min(n, m)):
+        raise ParameterError(f"{found} for {n} rows of {m} {items}, expected an integer; choose one by select_number_of_components")
+
 
 Scale = Literal["standard", "binomial"] | None
 _TOLERANCE = {"float32": 1e-4, "float64": 1e-7}

@@ -19,7 +19,7 @@ from dfact.storage.location import parse_location
 def effects_tables(model: Any, texts: Texts = None) -> list[ApaTable]:
     """Return the tables of the impact of the confounders on the factors and of their effects on the items.
 
-    If the model has its stability, an estimate is the mean of the refits without shrinkage, with its interval.
+    If the model has its stability, the mean of the refits is given too, with the interval of the estimate over them.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def _table(
     mean, low, high = (getattr(stability, f"{prefix}_{part}", None) for part in ("mean", "low", "high"))
     headings = [kind, "Estimate"]
     if mean is not None:
-        headings += ["Without shrinkage", f"{stability.level:.0%} CI"]
+        headings += ["Mean of refits", f"{stability.level:.0%} CI"]
     groups = []
     for i, name in enumerate(difference_names(model)):
         cells = [[row, Cell(number(value))] for row, value in zip(rows, values[i], strict=True)]

@@ -5,7 +5,6 @@ from copy import copy
 
 import click
 
-from dfact.cli.declarations import InputLocation, UpdatedLocation
 from dfact.cli.options import (
     choose_fitted_weights,
     example,
@@ -21,6 +20,7 @@ from dfact.cli.options import (
     scheduler_option,
     wants_json,
 )
+from dfact.cli.types import InputLocation, UpdatedLocation
 from dfact.storage.location import Location
 
 

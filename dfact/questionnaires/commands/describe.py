@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfact.catalogue import find_part
-from dfact.cli.declarations import InputLocation, OutputLocation
 from dfact.cli.options import (
     apa_option,
     choice,
@@ -28,6 +27,7 @@ from dfact.cli.options import (
     wants_json,
     weights_option,
 )
+from dfact.cli.types import InputLocation, OutputLocation
 from dfact.storage.location import Location
 
 if TYPE_CHECKING:

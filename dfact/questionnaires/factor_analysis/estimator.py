@@ -10,9 +10,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
-from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.requests import Solver, run, state_rows
+from dfact.engine.requests import Solver, drive, run, state_rows
 from dfact.errors import DataError, ParameterError, warn
 from dfact.linalg.correlation import MomentsPass
 from dfact.models.fit_task import FitTask
@@ -30,7 +29,7 @@ from dfact.questionnaires.factor_analysis.passes import ScorePass, Scorer, Score
 from dfact.questionnaires.fit_indices import SINGULAR, fit_indices, score_reliability
 from dfact.questionnaires.minres import LOWEST, minres
 from dfact.questionnaires.polychoric import GATHERED_ROWS, answer_levels, gathered_bytes, table_bytes
-from dfact.questionnaires.reliability import omega, omega_total
+from dfact.questionnaires.reliability import keys, omega, omega_total
 from dfact.questionnaires.rotation import explained, oblimin, ordered, promax, promax_spss, varimax
 from dfact.questionnaires.scale_statistics import why_singular
 from dfact.text import format_bytes
@@ -140,8 +139,8 @@ class FactorAnalysis(Growing):
         with ordered categories and 35% with a fifth of the answers missing. NaN, except ``df`` and ``srmr``, if R was smoothed or
         is singular, as its determinant is then arbitrary.
     omega_ : Series
-        Shares of the variance of the sum of all items, as they are scored, that factors explain (McDonald 1999): ``omega`` for one
-        factor, and ``omega_total`` for the model's factors. They describe the sum of items that point the same way.
+        Shares of the variance of the sum of all items that factors explain (McDonald 1999): ``omega`` for one factor, and
+        ``omega_total`` for the model's factors. The items of ``reversed_items_`` count with the other sign.
     score_reliability_ : Series
         Squared correlation of each factor with its scores (determinacy²), for rows with all answers; NaN if R is singular.
     thresholds_ : list of m lists, or None
@@ -431,12 +430,19 @@ class FactorAnalysis(Growing):
 
     @property
     def omega_(self) -> "pd.Series[float]":
-        """Shares of the variance of the sum of all standardized items, as they are scored, that the factors explain.
+        """Shares of the variance of the sum of all standardized items that the factors explain.
 
-        ``omega`` is of one factor, and ``omega_total`` of the model's k factors; see :func:`dfact.describe`.
+        ``omega`` is of one factor, and ``omega_total`` of the model's k factors; see :func:`dfact.describe`. The items of
+        ``reversed_items_`` count with the other sign: as scored, they would cancel the others in the sum.
         """
-        values = {"omega": omega(self.correlations_), "omega_total": omega_total(self.correlations_, self.uniquenesses_)}
-        return pd.Series(values, name="share")
+        signs = keys(self.correlations_)
+        R = self.correlations_ * np.outer(signs, signs)
+        return pd.Series({"omega": omega(R), "omega_total": omega_total(R, self.uniquenesses_)}, name="share")
+
+    @property
+    def reversed_items_(self) -> list[str]:
+        """Items with a negative loading on one factor of all items, or if these are most of them, with a positive one."""
+        return [str(item) for item, sign in zip(self.column_labels_, keys(self.correlations_), strict=True) if sign < 0]
 
     @property
     def score_reliability_(self) -> "pd.Series[float]":

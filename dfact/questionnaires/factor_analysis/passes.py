@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState, RowFactors
-from dfact.engine.passes import Block, Pass
+from dfact.engine.passes import Block, Pass, Released
 from dfact.kernels.entries import filled
 from dfact.models.growth.baseline import Baseline, compute_baseline
 
@@ -44,7 +44,7 @@ class Scorer:
 
 
 @dataclass
-class ScoreSums(Baseline, name="factor_scores"):
+class ScoreSums(Baseline, name="factor_scores", disclosure=Released("moments of scores and of residuals")):
     nonrespondents: NDArray[Any]
     """Number of rows without any answer."""
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from dfact.export.statistics import communalities, factor_correlations
-from dfact.export.tables import Lines, Texts, convergence_text, largest_items, under_headings
+from dfact.export.tables import Lines, Texts, convergence_text, elided, largest_items, under_headings
 from dfact.models.provenance import SelectionRecord
 from dfact.questionnaires.factor_analysis.estimator import FactorAnalysis
 from dfact.report.document import Block, Drawing, Section, Text, make_table
@@ -84,8 +84,9 @@ def rotation_text(model: FactorAnalysis) -> str:
 
 def omega_text(model: FactorAnalysis) -> str:
     """Describe the sum of the items in one line."""
-    omega = model.omega_
-    return f"ω total {omega.omega_total:.2f} of the sum of all {model.vocabulary.items} by these factors; ω {omega.omega:.2f} by one factor"
+    omega, turned = model.omega_, model.reversed_items_
+    items = f"all {model.vocabulary.items}" + (f" ({elided(turned)} reversed)" if turned else "")
+    return f"ω total {omega.omega_total:.2f} of the sum of {items} by these factors; ω {omega.omega:.2f} by one factor"
 
 
 NORMAL = "χ², p and the interval of RMSEA assume complete, normal {entries}"

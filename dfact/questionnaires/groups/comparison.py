@@ -18,9 +18,9 @@ from dfact.progress import Iteration
 from dfact.questionnaires.groups.factor_congruences import FactorCongruences, resolve_draws
 from dfact.questionnaires.groups.item_effects import anchored_tests
 from dfact.questionnaires.groups.mantel_test import Groups, make_strata, mantel_figures
-from dfact.selection.resampling.refits import fitted_confounders, fitted_weights
 from dfact.selection.running.estimators import fitted_dataset
 from dfact.selection.running.results_store import ResultsStore, describe_model
+from dfact.stability.refits import fitted_confounders, fitted_weights
 
 Array = NDArray[np.float64]
 _LEAST_RESAMPLES = 30  # for an interval

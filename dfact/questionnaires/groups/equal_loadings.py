@@ -13,8 +13,8 @@ from dfact.data.dataset import Dataset
 from dfact.engine.passes import Block, BlockView
 from dfact.models.fit_task import FitTask
 from dfact.questionnaires.groups.fits import GroupFits, GroupRows
-from dfact.selection.resampling.resamples import RefittedLoadings
 from dfact.selection.running.estimators import with_parameters
+from dfact.stability.resamples import RefittedLoadings
 
 Array = NDArray[np.float64]
 _LEAST_FREE = 0.25  # share of the answers that count as free at least, when few are left for many factors
@@ -73,7 +73,7 @@ class SimulatedRows:
 
 @dataclass(frozen=True, eq=False)
 class EqualLoadingsFits(GroupFits):
-    """Fits to simulated groups of equal loadings, by the numbers of :class:`~dfact.selection.resampling.resamples.GroupFits`.
+    """Fits to simulated groups of equal loadings, by the numbers of :class:`~dfact.stability.resamples.GroupFits`.
 
     Each row keeps its factors under the loadings that were fitted to all rows, its missing answers, its confounders and its weight. So
     the groups differ in means, variances and whatever else their factors differ in, and in their residuals, but not in the loadings.

@@ -19,10 +19,10 @@ from dfact.questionnaires.groups.equal_loadings import EqualLoadingsFits
 from dfact.questionnaires.groups.fits import GroupFits
 from dfact.questionnaires.groups.mantel_test import Groups
 from dfact.questionnaires.rotation import rotate_to_target
-from dfact.selection.resampling.refits import Matching, Refits, converged_start, refit_inputs
-from dfact.selection.resampling.resamples import RefittedLoadings
 from dfact.selection.running.results_store import ResultsStore
 from dfact.selection.running.scheduler import run_fits
+from dfact.stability.refits import Matching, Refits, converged_start, refit_inputs
+from dfact.stability.resamples import RefittedLoadings
 
 Array = NDArray[np.float64]
 DEFAULT_DRAWS = 200

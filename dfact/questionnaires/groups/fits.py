@@ -12,7 +12,7 @@ from dfact.data.layout import Layout
 from dfact.engine.passes import BlockView
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
-from dfact.selection.resampling.resamples import Resample, ResampleFits
+from dfact.stability.resamples import Resample, ResampleFits
 
 
 @dataclass(frozen=True, eq=False)

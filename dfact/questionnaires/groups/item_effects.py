@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from dfact.data.confounders import ConfounderEncoding
 from dfact.data.dataset import Dataset
-from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
+from dfact.engine.requests import drive
 from dfact.errors import DataError, warn
 from dfact.models.item_tests import ItemTests
 from dfact.questionnaires.groups.dif import N_PARTS, Design, anchored_dif, weak_factors

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, PartialSums, Pass, Withheld
 from dfact.engine.requests import Solver, run
 from dfact.lazy import special
 from dfact.linalg.several_tests import adjusted
@@ -76,7 +76,7 @@ class Strata:
 
 
 @dataclass
-class StrataCounts(PartialSums, name="strata"):
+class StrataCounts(PartialSums, name="strata", disclosure=Withheld("has numbers of cells that few rows may share")):
     """Counts of answers by contrast, item, stratum, group and level."""
 
     counts: NDArray[Any]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from dfact.data.confounders import Confounder, as_frame, as_levels, level_name
 from dfact.data.dataset import Dataset
 from dfact.data.sources.entrance import as_column, name_of
-from dfact.engine.driver import drive
 from dfact.engine.memory_plan import Footprint
+from dfact.engine.requests import drive
 from dfact.errors import DataError, ParameterError, warn
 from dfact.questionnaires.groups.mantel import MAX_LEVELS, Strata, mantel_tests
 from dfact.questionnaires.scales import as_item_table

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import BlockState
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, PartialSums, Pass, Withheld
 
 Array = NDArray[np.float64]
 N_LABELS = 3
@@ -43,7 +43,7 @@ def _rows(block: Block) -> _Rows:
 
 
 @dataclass
-class NormalEquations(PartialSums, name="item_regressions"):
+class NormalEquations(PartialSums, name="item_regressions", disclosure=Withheld("has not been reviewed for single rows")):
     """Normal equations of the weighted regression of each item on Z, from the rows with an answer to it."""
 
     gram: NDArray[Any]
@@ -67,7 +67,7 @@ class NormalEquationsPass(Pass[BlockState, Array, NormalEquations]):
 
 
 @dataclass
-class ResidualSums(PartialSums, name="item_residuals"):
+class ResidualSums(PartialSums, name="item_residuals", disclosure=Withheld("has sums by group, which few rows may be in")):
     """Sums of the residuals r of the regressions."""
 
     scores: NDArray[Any]
@@ -131,7 +131,7 @@ class Curves:
 
 
 @dataclass
-class CurvatureSums(PartialSums, name="item_curvatures"):
+class CurvatureSums(PartialSums, name="item_curvatures", disclosure=Withheld("has sums by group, which few rows may be in")):
     """Sums of Σ w r_j t_j² by contrast, group and part (g, 2, G, m), t_j the common part of item j without its own answer."""
 
     sums: NDArray[Any]

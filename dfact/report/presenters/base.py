@@ -16,6 +16,7 @@ from dfact.errors import ParameterError
 from dfact.export.growth import growth_lines
 from dfact.export.stability import stability_lines
 from dfact.export.tables import Lines, Texts, item_texts, largest_items, require_own_items, under_headings
+from dfact.models.cp.path import SolutionPath
 from dfact.models.estimator import Factorization
 from dfact.models.provenance import SelectionRecord
 from dfact.models.traits import Vocabulary
@@ -210,6 +211,14 @@ class Presenter(Generic[M]):
     def row_tables(self) -> list[Block]:
         """Return tables on the rows that only this family has."""
         return []
+
+    def stability_section(self) -> Section | None:
+        """Return the section on refits to resampled rows that only this family has; None for the one that others share."""
+        return None
+
+    def solutions_section(self, solutions: SolutionPath) -> Section:
+        """Return a section on solutions along increasing penalties, which decompositions of tensors have."""
+        raise ParameterError(f"solutions are given with a {type(self.model).__name__}, expected an ElasticCP; leave them out")
 
     def errors_section(self, dataset: Dataset) -> Section | None:
         """Return a section on errors that only this family has."""

@@ -2,21 +2,19 @@
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dfact.data.dataset import Dataset
-from dfact.data.words import WORDS
+from dfact.data.dataset import WORDS, Dataset
 from dfact.export.growth import drifted
 from dfact.export.stability import remarks, resamples_text
-from dfact.models.cp.base import CPModel
 from dfact.models.cp.path import SolutionPath
 from dfact.models.estimator import Factorization
 from dfact.models.persistence import load_model, running_versions, saved_versions
-from dfact.models.provenance import Comparison, TensorStability
+from dfact.models.provenance import Comparison
 from dfact.models.reconstruction import entries
 from dfact.models.scikit_learn import check_is_fitted
 from dfact.report.comparison import FORMATS, MARKS, describe_columns, describe_dif, describe_groups
@@ -24,8 +22,6 @@ from dfact.report.document import Block, DefinitionList, Document, Drawing, Sect
 from dfact.report.figures import comparison_figure, distributions_figure, errors_figure, stability_figure
 from dfact.report.plots import with_item_labels
 from dfact.report.presenters.base import MAX_ITEMS, TOP, Presenter, environments_text, find_presenter, sites_lines
-from dfact.report.presenters.cp.presenter import solutions_section
-from dfact.report.presenters.cp.stability import stability_section
 from dfact.report.row_statistics import RowStatistics
 from dfact.report.selection import OF_GENOTYPES
 from dfact.selection.running.estimators import fitted_dataset
@@ -65,7 +61,7 @@ def make_document(
         stability(presenter),
         comparison(presenter),
         selection(presenter),
-        None if solutions is None else solutions_section(solutions),
+        None if solutions is None else presenter.solutions_section(solutions),
         convergence(presenter),
         parameters(presenter),
         origin(presenter),
@@ -207,8 +203,8 @@ def stability(presenter: _Presenter) -> Section | None:
     result = getattr(presenter.model, "stability_", None)
     if result is None:
         return None
-    if isinstance(result, TensorStability):
-        return stability_section(cast("Presenter[CPModel]", presenter))
+    if own := presenter.stability_section():
+        return own
     names, words, shown = presenter.names, presenter.words, presenter.shown
     medians = np.nanmedian(result.similarity, axis=0)
     about = f"{resamples_text(result, words.rows)}, with their {words.components} matched to the model's."
@@ -250,7 +246,7 @@ def _effects_over_refits(presenter: _Presenter, order: NDArray[np.intp]) -> list
     refits = f"over the refits, each anchored, with its {result.level:.0%} interval"
     captions = (
         f"Mean impact of the confounders on the factors {refits}",
-        f"Mean effect of the confounders on each item at equal factors, in points and without shrinkage, {refits}",
+        f"Mean effect of the confounders on each item at equal factors, in points, {refits}",
     )
     impact, of_items = (
         [pd.DataFrame(getattr(result, f"{prefix}_{part}").T, columns=effects) for part in ("mean", "low", "high")]

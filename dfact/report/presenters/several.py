@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dfact.data.layout import Layout
 from dfact.errors import ParameterError
 from dfact.linalg.congruence import centred_congruences, congruence, match
+from dfact.models.cp.factor_match import match_components
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import RUNTIME_PARAMETERS
 from dfact.models.persistence import load_model, running_versions, saved_versions
@@ -23,7 +24,6 @@ from dfact.report.comparison import MARKS
 from dfact.report.document import Block, Document, Section, Table, Text, make_table
 from dfact.report.presenters.base import MAX_ITEMS, Presenter, find_presenter
 from dfact.report.presenters.sections import format_value
-from dfact.selection.tensors.factor_match import match_components
 from dfact.storage.location import parse_location
 
 Array = NDArray[np.float64]

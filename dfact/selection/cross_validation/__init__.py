@@ -1,7 +1,6 @@
 """Cross-validation: fits to a part of the entries, and their errors on the others.
 
 block_cross_validation   for any model: blocks of rows and columns are held out
-held_out_entries         for expectiles: single entries are held out once
 entry_cross_validation   for admixture: folds of single entries
 folds, masks             which entries are held out, and the data without them
 fold_fits                the fits of a fold

@@ -6,9 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from dfact.engine.driver import FusedSolver
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.requests import Solver
+from dfact.engine.requests import FusedSolver, Solver
 from dfact.models.fit_task import FitTask
 from dfact.models.provenance import SelectionRecord
 from dfact.selection.grid import Parameters

@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.data.sources.dense import ArraySource
-from dfact.engine.driver import FusedSolver, drive
+from dfact.data.sources.base import ArraySource
 from dfact.engine.executors import InlineExecutor
 from dfact.engine.memory_plan import Footprint, WorkerResources, make_plan
 from dfact.engine.partitions import partitions
-from dfact.engine.requests import Solver, run, state_rows
+from dfact.engine.requests import FusedSolver, Solver, drive, run, state_rows
 from dfact.errors import MemoryPlanError, ParameterError
 from dfact.linalg.svd import nndsvd
 from dfact.models.bounded_nmf.passes import RowStart

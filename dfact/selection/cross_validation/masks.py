@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
 from dfact.data.layout import Layout
-from dfact.data.sources.base import RowSource
-from dfact.data.sources.dense import DenseSource
+from dfact.data.sources.base import DenseSource, RowSource
 from dfact.data.statistics import ColumnStatistics, as_float
 from dfact.engine.passes import Block
 from dfact.kernels.binomial import mask_codes_by_fold

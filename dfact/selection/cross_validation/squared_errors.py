@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import RowFactors
-from dfact.engine.passes import Block, PartialSums, Pass
+from dfact.engine.passes import Block, PartialSums, Pass, Released
 from dfact.models.bounded_nmf.problem import Problem
 
 
 @dataclass
-class SquaredErrors(PartialSums, name="squared_errors"):
+class SquaredErrors(PartialSums, name="squared_errors", disclosure=Released("sums of squared held-out errors")):
     """Squared errors on held-out entries."""
 
     squares: NDArray[Any]

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dfact.data.sources.entrance import as_arrays
-from dfact.engine.driver import FusedSolver
 from dfact.engine.memory_plan import Footprint
-from dfact.engine.requests import Solver
+from dfact.engine.requests import FusedSolver, Solver
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
 from dfact.selection.running.estimators import takes_confounders, with_parameters

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 
 from dfact.data.sources.base import RowSource
-from dfact.engine.driver import FusedSolver, run_fused
 from dfact.engine.environment import computed_in
 from dfact.engine.executors import resolve_executor
 from dfact.engine.memory_plan import Footprint, Plan, WorkerResources, make_plan
+from dfact.engine.requests import FusedSolver, run_fused
 from dfact.engine.session import CheckpointableSession, Executor, Session
 from dfact.engine.threads import single_threaded
 from dfact.models.fit_task import FitTask

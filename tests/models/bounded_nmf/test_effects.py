@@ -68,18 +68,17 @@ def test_differences_are_those_of_weighted_regressions(seed: int, weighted: bool
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_without_shrinkage_the_split_is_that_of_the_mean_answers(seed: int) -> None:
+def test_the_split_is_that_of_the_mean_answers(seed: int) -> None:
     X, known = survey(seed)
     model = model_of(X, known)
     _, matrix = model.confounder_encoding_.differences()
-    found = split_differences(
-        model.components_, matrix @ model.confounder_components_, model.differences_, model.differences_.item_sd, shrunken=False
-    )
+    shrunken = matrix @ model.confounder_components_
+    impact, effects = split_differences(model.components_, shrunken, model.differences_, model.differences_.item_sd)
     means = regression(design(model, known), X, np.ones(len(X)))
     for row, mean in enumerate(means):
         expected = anchor(mean, model.components_.T, X.std(axis=0))
-        assert_allclose(found.effects[row], expected.effects, atol=1e-7)
-        assert_allclose(found.impact[row], expected.shift, atol=1e-7)
+        assert_allclose(effects[row], expected.effects, atol=1e-7)
+        assert_allclose(impact[row], expected.shift, atol=1e-7)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -128,18 +127,20 @@ def test_integer_weights_are_copies() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_commonest_level_is_the_reference_and_people_are_counted(seed: int, tmp_path: Path) -> None:
-    """One person of a level that comes first in order would be the reference of all others."""
+    """One person of a level that comes first in order would be the reference of all others. No difference of this person is given."""
     X, known = survey(seed)
     known.loc[17, "sex"] = "d"
     counts = known["sex"].value_counts()
     model = model_of(X, known[["sex"]])
+    assert model.confounder_effects_["sex=d − sex=f"].isna().all()
+    assert model.confounder_impact_["sex=d − sex=f"].isna().all()
     names = ["sex=d − sex=f", "sex=m − sex=f"]
     assert list(model.confounder_effects_) == list(model.confounder_impact_) == names
     assert model.confounder_encoding_.difference_sizes() == [(1, counts["f"]), (counts["m"], counts["f"])]
     A = np.column_stack([known["sex"] == "d", known["sex"] == "m", np.ones(len(X))]).astype(float)
     assert_allclose(model.differences_.factors, regression(A, model.factors_, np.ones(len(X))), atol=1e-9)
     text = dfact.report.text(model)
-    assert f"sex=d − sex=f (1 and {counts['f']} participants): impact F1" in text
+    assert f"sex=d − sex=f (1 and {counts['f']} participants): not given, as fewer than 50 participants are on one side" in text
     assert f"sex=m − sex=f ({counts['m']} and {counts['f']} participants): impact F1" in text
     dfact.write_report(model, tmp_path / "r.html")
     assert f"sex=m − sex=f ({counts['m']} and {counts['f']} participants): " in (tmp_path / "r.html").read_text()
@@ -192,3 +193,23 @@ def test_the_split_is_computed_once_and_again_for_other_loadings() -> None:
     before = model.confounder_effects_
     model.confounder_components_ = 2 * model.confounder_components_
     assert not np.allclose(model.confounder_effects_, before)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_small_group_is_not_given_the_effects_of_another(seed: int) -> None:
+    """Group c is a sample of group a, and group b answers four items lower: the effects of c are 0 up to their standard errors."""
+    rng, sizes, m = np.random.default_rng(seed), (500, 500, 60), 24
+    groups = np.repeat(["a", "b", "c"], sizes)
+    Q = np.kron(np.eye(3), np.ones(8)) * rng.uniform(1.5, 3, m)
+    latent = rng.beta(0.8, 0.8, (len(groups), 3)) @ Q + 0.8 + 0.6 * rng.normal(size=(len(groups), m))
+    lower = [0, 8, 16, 20]
+    latent[np.ix_(groups == "b", lower)] -= 0.7
+    model = dfact.ICQF(3, bounds=(0, 4)).fit(np.clip(np.rint(latent), 0, 4), confounders=pd.DataFrame({"group": groups}))
+    effects, errors = model.confounder_effects_, model.confounder_errors_
+    of_b, of_c = list(effects)
+    assert (effects[of_b].iloc[lower] < -8 * errors[of_b].iloc[lower]).all()
+    assert (effects[of_b].iloc[lower] < -0.4).all()
+    z = effects[of_c] / errors[of_c]
+    assert (z.abs() < 3.5).all()
+    assert 0.6 < z.std() < 1.4
+    assert abs(effects[of_c].iloc[lower].mean()) < 3 * errors[of_c].iloc[lower].mean() / 2

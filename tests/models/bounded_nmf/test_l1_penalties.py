@@ -13,8 +13,8 @@ from sklearn.decomposition import NMF
 import dfact
 from dfact.cli.main import main
 from dfact.data.synthetic import icqf_simulation
+from dfact.models.bounded_nmf.presenter import answer_shares
 from dfact.report.presenters.base import items_plot, model_text, rows_text
-from dfact.report.presenters.bounded_nmf import answer_shares
 from tests.conftest import planted_answers
 
 Array = NDArray[Any]

@@ -9,10 +9,10 @@ import pytest
 from distributed import Client
 
 import dfact
+from dfact.models.cp.penalty_selection import select_penalty
 from dfact.models.cp.problem import khatri_rao
 from dfact.report.presenters.base import items_plot, model_text, rows_text
 from dfact.selection import core_consistency
-from dfact.selection.tensors.solution_path import select_penalty
 from tests.conftest import REAL_DATA
 from tests.models.cp.test_elastic_cp import Array, model_of, planted, score
 from tests.suites.estimator import EstimatorSuite

@@ -12,9 +12,8 @@ import dfact
 from benchmarks.cp.starts import planted as planted_kinds
 from dfact.data.layout import Layout
 from dfact.engine.block_state import BlockState
-from dfact.engine.driver import drive
 from dfact.engine.passes import Block
-from dfact.engine.requests import Solver
+from dfact.engine.requests import Solver, drive
 from dfact.models.cp import kept_sample
 from dfact.models.cp.block_descent import ALL_ROWS, ImputingDescent, RowSample
 from dfact.models.cp.block_descent import descend as descend_by

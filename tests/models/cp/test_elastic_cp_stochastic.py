@@ -17,7 +17,7 @@ import dfact
 from benchmarks.cp.stochastic import counted, fit, score
 from dfact.data.coerce import as_dataset
 from dfact.data.layout import Layout
-from dfact.data.sources.dense import ArraySource, ZarrSource
+from dfact.data.sources.base import ArraySource, ZarrSource
 from dfact.data.synthetic import elastic_cp_simulation
 from dfact.engine.block_state import BlockState
 from dfact.engine.executors import ThreadsExecutor

@@ -8,8 +8,8 @@ import scipy.sparse as sp
 import zarr
 
 import dfact
+from dfact.models.expectile.presenter import component_norms
 from dfact.report.presenters.base import items_plot, model_text, rows_text
-from dfact.report.presenters.expectile import component_norms
 from tests.models.test_persistence import assert_same
 
 

@@ -32,11 +32,11 @@ def test_figures_of_stored_entries_are_sums_of_residuals() -> None:
     rng = np.random.default_rng(0)
     X, Y = rng.normal(size=(2, 12)), rng.normal(size=(5, 2))
     V = as_sparse(planted(1, 12, 5, 2, 0.6, 0.3)[1])
-    out = np.ones((4, 5))
+    out = np.ones((5, 5))
     stored_residual_sums(V.indptr, V.indices, V.data, Y, X, out)
     R = np.where(V.toarray() != 0, V.toarray() - (Y @ X).T, np.nan)
     seen = (~np.isnan(R)).sum(axis=0)
-    np.testing.assert_allclose(out - 1, [seen, seen, np.nansum(R, axis=0), np.nansum(R**2, axis=0)], atol=1e-12)
+    np.testing.assert_allclose(out - 1, [seen, seen, *(np.nansum(R**power, axis=0) for power in (1, 2, 3))], atol=1e-12)
 
 
 def test_a_surrogate_is_the_loss_with_the_weights_of_the_last_residuals() -> None:
@@ -91,7 +91,8 @@ def test_ten_batches_end_near_the_complete_fit(tau: float, ridge: float, observe
         grown.partial_fit(V[rows])
     reached, best = objective(grown, V), objective(complete, V)
     excess, gain = reached / best - 1, grown.growth_.gain
-    assert excess <= min(most, gain.share + 2 * gain.error)
+    assert excess <= most
+    assert excess <= gain.share + 3 * gain.error
     assert reached * 0.999 <= grown.objective_history_[-1] <= 1.01 * reached
     assert not gain.worth_a_fit
     assert (grown.growth_.n_rows, grown.growth_.added_rows, grown.row_factors_.shape) == (3000, 2700, (3000, 3))

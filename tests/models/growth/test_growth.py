@@ -254,7 +254,7 @@ def test_figures_are_the_sums_of_residuals_and_factors() -> None:
     found = compute_baseline(M, R, F, s)
     known = np.arange(30) != 3
     error, w = (M - R)[known], np.where(np.isnan(M), 0, s[:, None])[known]
-    np.testing.assert_allclose(found["items"], [w.sum(0), (w**2).sum(0), np.nansum(w * error, 0), np.nansum(w * error**2, 0)])
+    np.testing.assert_allclose(found["items"], [w.sum(0), (w**2).sum(0), *(np.nansum(w * error**power, 0) for power in (1, 2, 3))])
     np.testing.assert_allclose(found["factors"], [s[known] @ F[known] ** power for power in (1, 2, 3, 4)])
     np.testing.assert_allclose(found["rows"], [s[known].sum(), (s[known] ** 2).sum()])
 
@@ -276,6 +276,28 @@ def test_false_alarms_of_drift_keep_to_their_rate(n_sets: int) -> None:
     seen = skewed_rows(5000, rng)
     alarms = sum(Drift.between(skewed_rows(500, rng), seen if i % 2 else skewed_rows(5000, rng)).found for i in range(n_sets))
     assert alarms / n_sets <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / n_sets)
+
+
+def rare_rows(n: int, rng: np.random.Generator, kind: str, m: int = 60) -> Baseline:
+    """Figures of rows without factors: answers that 2 to 10% give, counts, or a skewed quantity, about their expectations."""
+    share = np.linspace(0.02, 0.1, m)
+    if kind == "answers":
+        M, R = (rng.random((n, m)) < share).astype(float), np.broadcast_to(share, (n, m))
+    elif kind == "counts":
+        M, R = rng.poisson(10 * share, (n, m)).astype(float), np.broadcast_to(10 * share, (n, m))
+    else:
+        M, R = rng.lognormal(0, 1, (n, m)), np.full((n, m), np.exp(0.5))
+    return Baseline(**compute_baseline(M, R, rng.normal(size=(n, 2))))
+
+
+@pytest.mark.parametrize("kind", ["answers", "counts", "skewed"])
+@pytest.mark.parametrize("n", [30, 60, 150])
+def test_rare_answers_are_no_drift(kind: str, n: int) -> None:
+    """Few rows often lack an answer that few give, and a mean of skewed values is skewed."""
+    rng = np.random.default_rng([n, len(kind)])
+    seen, sets = rare_rows(2000, rng, kind), 100
+    alarms = sum(Drift.between(seen, rare_rows(n, rng, kind)).found for _ in range(sets))
+    assert alarms / sets <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / sets)
 
 
 @pytest.mark.parametrize(

@@ -244,3 +244,16 @@ def test_turned_scores_have_the_same_bits_in_any_chunks() -> None:
     for rows in (1, 2, 8, 33):
         chunks = [axes.of(T[start : start + rows]) for start in range(0, len(T), rows)]
         np.testing.assert_array_equal(np.concatenate(chunks), axes.of(T))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_of_new_rows_that_are_shrunken_are_no_drift(seed: int) -> None:
+    """With many columns, rows that were not fitted have smaller scores: variances of 0.8 of those of the fitted rows and less."""
+    rng, m = np.random.default_rng(seed), 400
+    L = rng.normal(size=(4, m)) * np.sqrt(10 / m) * np.linspace(1.2, 0.6, 4)[:, None]
+    X = rng.normal(size=(1000, 4)) @ L + rng.normal(size=(1000, m))
+    model = dfact.PCA(4).fit(X[:500])
+    found = model.drift(X[500:])
+    assert not (found.adjusted["variance"] <= 0.05).any()
+    spread = rng.normal(size=(500, 4)) * [1.5, 1, 1, 1] @ L + rng.normal(size=(500, m))
+    assert model.drift(spread).adjusted["variance"][0] <= 0.05

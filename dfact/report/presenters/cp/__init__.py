@@ -1,1 +1,0 @@
-"""Texts and plots of CP decompositions."""

@@ -1,1 +1,0 @@
-"""Texts and plots of a grade of membership."""

@@ -1,0 +1,11 @@
+"""Stability: refit a model to resampled rows or blocks, and measure how much it varies.
+
+Imports selection, which a refit may repeat, and everything below it. The public name of ``bootstrap`` is in ``dfact.selection``.
+
+    bootstrap           loadings of a model, over resampled rows
+    tensor_bootstrap    the same for tensors
+    reselection         the selection repeated in each resample
+    resamples           fits to resampled rows
+    refits              their start, their results and the matching of their factors
+    intervals           the intervals of loadings
+"""
