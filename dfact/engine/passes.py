@@ -166,7 +166,7 @@ class Released:
     """Declaration of sums that may leave a site (:mod:`dfact.sites`): they are over many rows, and none of their numbers is of one."""
 
     content: str
-    """What the sums hold, for messages and for those who review them."""
+    """Words for the numbers in the sums, which messages and the list of releases print."""
     counts: tuple[str, ...] = ()
     """Fields with the numbers of rows that were summed, which missing answers make fewer than the rows of a pass."""
     groups: str | None = None
