@@ -129,7 +129,8 @@ def _compare_residuals(seen: tuple[Array, ...], new: tuple[Array, ...]) -> tuple
         cumulant = (n * third + n_new * third_new) / (n + n_new) * (1 / n_new**2 - 1 / n**2)
         skewness = cumulant / (largest * parts) ** 1.5
         p = 2 * np.maximum(special.stdtr(n + n_new - 2, -np.abs(z)), _pearson_tail(np.abs(z), np.sign(z) * skewness))
-    return np.where(tested, difference / np.sqrt(pooled), np.nan), np.where(tested, np.minimum(p, 1), np.nan)
+        standardized = difference / np.sqrt(pooled)
+    return np.where(tested, standardized, np.nan), np.where(tested, np.minimum(p, 1), np.nan)
 
 
 def _pearson_tail(z: Array, skewness: Array) -> Array:
