@@ -40,7 +40,7 @@ _select_icqf = SelectSpec(
     """,
     example=(
         "dfact select icqf dfact-demo/answers.zarr survey.model -k 2-8",
-        "    --beta 0.05,0.1,0.2 --rule 1se --seed 0 --plot errors.png",
+        "    --beta 0.05,0.1,0.2 --seed 0 --plot errors.png",
     ),
     options=[
         component_numbers(),
