@@ -191,10 +191,10 @@ def replicable(condition: str, seed: int) -> Counts:
         return np.asarray(Z)
 
     Z, again, k = sample(), sample(), max(rank, 1)
-    model = dfact.ElasticCP(lam=1e-8, max_iter=200)
+    model = dfact.ElasticCP(lam=1e-8, max_iter=200, n_init=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        found = dfact.selection.replicability(model, Z, range(1, most + 1), n_starts=2, random_state=seed)
+        found = dfact.selection.replicability(model, Z, range(1, most + 1), random_state=seed)
         first, second = (dfact.ElasticCP(k, lam=1e-8, max_iter=200, random_state=seed).fit(data) for data in (Z, again))
     vectors = ([np.asarray(A, np.float64).T for A in fitted.factors_[1:]] for fitted in (first, second))
     of_samples, printed = float(match_components(*vectors).similarity.min()), float(found.table.at[k, "replicability"])

@@ -63,7 +63,7 @@ def test_each_grade_has_as_many_patients_as_the_smallest_scaled_over_all(seed: i
 def test_the_chunks_of_the_table_do_not_matter(tmp_path: Path, cut_rows: Any) -> None:
     _, dataset = patients(tmp_path)
     expected = dfact.stack_groups(dataset, tmp_path / "a.zarr", "grade", scale="none").source.read(0, 3)
-    cut_rows(chunk_rows=5)
+    cut_rows(block_rows=(2, 4), chunk_entries=24, partition_entries=24)
     found = dfact.stack_groups(dataset, tmp_path / "b.zarr", "grade", scale="none").source.read(0, 3)
     np.testing.assert_array_equal(found, expected)
 

@@ -66,7 +66,7 @@ def replicability(
     Fewer components than there are may be replicable or not. The similarity of halves is that of two independent samples of n/2 rows. Two
     samples of n rows agree at least as well.
 
-    Fewer than 20 rows leave too few in a half. Then the fits leave out one of F = 5 folds each, as with any ``n_folds`` above 2. Two of them
+    Fewer than 20 rows leave too few in a half. Then, as with any ``n_folds`` above 2, the fits leave out one of F = 5 folds each. Two
     share (F − 2)/(F − 1) of their rows and differ by much less than independent samples do. By the jackknife of F groups, the squared
     differences of independent samples are (F − 1)²/F times as large, and so are the small angles' 1 − cos. The printed similarity is
 
