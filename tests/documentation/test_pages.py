@@ -80,7 +80,7 @@ def write_heart() -> None:
     """Write a generated table of the shape of the one that the guide on tensors fetches."""
     rng, names = (
         np.random.default_rng(0),
-        "age,sex,pain,pressure,cholesterol,sugar,ecg,rate,angina,depression,slope,vessels,thal".split(","),
+        ["age", "sex", "pain", "pressure", "cholesterol", "sugar", "ecg", "rate", "angina", "depression", "slope", "vessels", "thal"],
     )
     grades = rng.choice(5, 400, p=[0.4, 0.25, 0.15, 0.13, 0.07])
     values = (rng.random((400, 13)) + 0.3 * grades[:, None] * (np.arange(13) < 5)).round(2).astype(object)
