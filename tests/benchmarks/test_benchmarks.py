@@ -21,9 +21,9 @@ from benchmarks.bounded_nmf import reference as icqf_reference
 from benchmarks.bounded_nmf import selection as icqf_selection
 from benchmarks.bounded_nmf import speed as icqf_speed
 from benchmarks.common import in_new_interpreter
+from benchmarks.cp import algorithm_4 as cp_algorithm_4
 from benchmarks.cp import paper as cp_paper
 from benchmarks.cp import planted_ranks as cp_planted_ranks
-from benchmarks.cp import algorithm_4 as cp_algorithm_4
 from benchmarks.cp import replicability as cp_replicability
 from benchmarks.cp import speed as cp_speed
 from benchmarks.cp import starts as cp_starts
