@@ -377,7 +377,7 @@ def indicators(data: Location, destination: Location, items: tuple[str, ...], li
     click.echo(dataset_text(dataset))
 
 
-@click.command("stack-groups", epilog=example("dfact stack-groups heart.zarr grades.zarr --by grade --seed 0"))
+@click.command("stack-groups", epilog=example("dfact stack-groups dfact-demo/answers.zarr genders.zarr --by gender"))
 @click.argument("data", type=InputLocation())
 @click.argument("destination", metavar="DEST", type=OutputLocation())
 @click.option("--by", required=True, metavar="NAME", help="Categorical confounder with the groups, such as the grade of a disease.")

@@ -7,7 +7,9 @@ from dfact.cli.types import InputLocation, OutputLocation
 from dfact.storage.location import Location
 
 
-@click.command(epilog=example("dfact plot three.model wavelengths.png --mode 2"))
+@click.command(
+    epilog=example("dfact plot dfact-demo/factors4.model loadings.png", "dfact plot dfact-demo/spectra.model wavelengths.png --mode 2")
+)
 @click.argument("model", type=InputLocation())
 @click.argument("out", type=OutputLocation("dfact.report.plots:FORMATS"))
 @click.option("--mode", type=click.IntRange(1), metavar="NUMBER", help="Mode of a tensor, whose vectors are drawn as a heat map.")
