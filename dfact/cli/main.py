@@ -21,8 +21,7 @@ from dfact.cli.extensions import MODEL_PREFIX, extension_command, extension_mode
 from dfact.cli.help import help_command, name_guides
 from dfact.cli.info import info
 from dfact.cli.model_commands import fit_command, model_specs, select_command
-from dfact.cli.plot import plot
-from dfact.cli.report import report
+from dfact.cli.report import plot, report
 from dfact.cli.stability import stability
 from dfact.cli.transform import transform
 from dfact.cli.update import update

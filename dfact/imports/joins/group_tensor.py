@@ -13,7 +13,6 @@ from dfact.data.stored_dataset import open_dataset
 from dfact.errors import DataError, ParameterError, warn
 from dfact.imports.joins.join import DatasetLike
 from dfact.imports.writing.writer import Participants, Progress, dataset_writer
-from dfact.parameters import is_in_range
 from dfact.storage.groups import ensure_absent
 from dfact.storage.location import parse_location
 
@@ -98,7 +97,7 @@ def stack_groups(
     source, location = _open(dataset), parse_location(path)
     if scale not in get_args(Scaling):
         raise ParameterError(f"scale is {scale!r}, expected 'range' or 'none'")
-    if not is_in_range(max_missing, 0) or max_missing > 1:
+    if not 0 <= max_missing <= 1:
         raise ParameterError(f"max_missing is {max_missing!r}, expected a share from 0 to 1, such as 0.2")
     ensure_absent(location, overwrite=overwrite)
     names, members = _groups(source, by)
