@@ -37,7 +37,7 @@ def selection_text(selection: "Selection") -> str:
     best = (table[list(selection.best_params)] == pd.Series(selection.best_params)).all(axis=1)
     for name in selection.best_params:
         table[name] = table[name].map("{:g}".format) if table[name].dtype.kind == "f" else table[name]
-    if selection.model.vocabulary.of_snps:
+    if selection.model is not None and selection.model.vocabulary.of_snps:
         table = table.rename(columns=OF_GENOTYPES)
     record = getattr(selection.model, "selection_", None)
     mark = "best" if record is None else f"best ({record.rule})"

@@ -148,6 +148,11 @@ class Presenter(Generic[M]):
         """List the ``top`` items of each component."""
         return [under_headings(self.names, self.names, largest_items(self.model, self.model.loadings_, top, texts))]
 
+    def mode_plot(self, mode: int, leading: int | None) -> "Figure":
+        """Plot the vectors of a mode of a tensor, counted from 1, or the sums of the leading ones."""
+        found = f"the model is a {type(self.model).__name__}, whose data have two modes, expected one of a tensor"
+        raise ParameterError(f"{found}; leave out --mode and --leading (mode {mode})")
+
     def items_plot(self) -> "Figure":
         """Plot the loadings of the items."""
         return signed_heatmap(self.model)
@@ -271,3 +276,8 @@ def counted_rows(n: int, words: str) -> str:
 def items_plot(model: Factorization) -> "Figure":
     """Plot the loadings of the items."""
     return find_presenter(model)(model).items_plot()
+
+
+def mode_plot(model: Factorization, mode: int, leading: int | None = None) -> "Figure":
+    """Plot the vectors of a mode of a tensor, counted from 1, or the sums of the leading ones."""
+    return find_presenter(model)(model).mode_plot(mode, leading)
