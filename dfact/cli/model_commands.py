@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from dfact.data.dataset import Dataset
     from dfact.engine.memory_plan import Plan
     from dfact.models.estimator import Factorization
+    from dfact.models.fit_task import FitTask
     from dfact.selection.result import Selection
 
 
@@ -100,6 +101,8 @@ class ModelSpec:
     """Parameter of which ``fit`` takes several values: the estimator's ``fit_each`` fits a model for each."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Parameters of the model without an option, with the reason."""
+    other_data: tuple[Sequence[str], str] | None = None
+    """Names of those ``options`` that describe another kind of data, and the function that prepares its fit with them."""
 
 
 _confounders_option = click.option("--no-confounders", is_flag=True, help="Ignore the confounders of the dataset.")
@@ -141,6 +144,11 @@ def fit_command(spec: ModelSpec) -> click.Command:
             )
         parameters |= {spec.each: values[0]} if spec.each else {}
         path = None if plan_only else model
+        names, function = spec.other_data or ((), "")
+        other = {name: parameters.pop(name) for name in names}
+        prepare = partial(resolve_name(function), **other) if any(value is not None for value in other.values()) else None
+        if prepare is not None and (sites or len(values) > 1):
+            raise click.UsageError(f"--{names[0]} goes with one value of --{spec.each} and without --sites.")
         if sites:
             several = len(values) > 1
             require_no_options(
@@ -154,7 +162,7 @@ def fit_command(spec: ModelSpec) -> click.Command:
             if len(values) > 1:
                 run_fits(estimator, dataset, values, path, plot, overwrite)
             else:
-                run_fit(estimator, dataset, path, plot, overwrite)
+                run_fit(estimator, dataset, path, plot, overwrite, prepare)
 
     shared = [computing_options, *([checkpoint_options] if spec.checkpoint else ()), *_row_options(spec)]
     shared += [plan_option, json_option, _plot_option(spec.plot, each=spec.each), overwrite_option, sites_option]
@@ -258,8 +266,15 @@ def _read(data: Location, no_confounders: bool, weighted: bool | None, spec: Mod
     return dataset.with_confounders(None) if no_confounders else dataset
 
 
-def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, plot: Location | None, overwrite: bool) -> None:
-    """Fit the model and write it to ``path``; without a path, only print the plan."""
+def run_fit(
+    model: "Factorization",
+    dataset: "Dataset",
+    path: Location | None,
+    plot: Location | None,
+    overwrite: bool,
+    prepare: "Callable[[Factorization, Dataset], FitTask[Any]] | None" = None,
+) -> None:
+    """Fit the model and write it to ``path``; without a path, only print the plan. ``prepare`` is by default the model's own."""
     from dfact.engine.checkpoint import resume_point
     from dfact.models.persistence import is_result_of, load_model
     from dfact.progress import Progress
@@ -268,7 +283,7 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, p
     from dfact.signals import finish_before_stop
     from dfact.storage.groups import exists, remove
 
-    task = model.prepare(dataset)
+    task = model.prepare(dataset) if prepare is None else prepare(model, dataset)
     _check_plan(task.plan(), path)
     if path is None:
         return

@@ -182,6 +182,24 @@ class PodSize(ParameterType):
         return size
 
 
+class NamedOrNumbers(ParameterType):
+    """One of some names, or two numbers separated by a comma."""
+
+    name = "name"
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | tuple[float, float]:
+        if value in self.names or isinstance(value, tuple):
+            return value  # type: ignore[no-any-return]  # click hands over any value
+        try:
+            first, second = (float(number) for number in value.split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not valid, expected {', '.join(self.names)} or two numbers such as 2,1", param, ctx)
+        return first, second
+
+
 class NumberOrWord(ParameterType):
     """A number, or a word such as ``adaptive``."""
 

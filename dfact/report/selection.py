@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from dfact.selection.result import Selection
+    from dfact.stability.shares import ShareCorrelations
 
 ERROR_LABEL = "mean squared error of held-out answers"
 _EIGENVALUES = [f"{of}{name}" for of in ("", "factor_") for name in ("eigenvalue", "random", "excess")]
@@ -173,3 +174,17 @@ def check_plot(path: Location, *, overwrite: bool) -> None:
     """Raise an error before the work if the plot cannot be written: its path, its format, or Matplotlib missing."""
     check_destination(path, overwrite=overwrite, formats=FORMATS)
     new_figure(1, 1)
+
+
+def shares_plot(shares: "ShareCorrelations") -> "Figure":
+    """Plot the mean correlation of each model's loadings over the share of the rows, with bands of 95% over the repeats."""
+    figure = new_figure(6, 4)
+    axes = figure.add_subplot()
+    positions = [100 * share for share in shares.shares]
+    for marker, name in zip(_MARKERS * len(shares.correlations), shares.correlations, strict=False):
+        mean, low, high = shares.bands(name)
+        (line,) = axes.plot(positions, mean, marker=marker, label=name)
+        axes.fill_between(positions, low, high, alpha=0.2, color=line.get_color())
+    axes.set(xlabel="share of the rows, %", ylabel="correlation with the loadings of all rows", ylim=(None, 1.005))
+    axes.legend()
+    return figure

@@ -5,7 +5,7 @@ import click
 from dfact.catalogue import BY_COMMAND
 from dfact.cli.model_commands import ModelSpec, SelectSpec
 from dfact.cli.options import choice, component_numbers, numbers, seed
-from dfact.cli.types import BlockShape, NumberOrWord
+from dfact.cli.types import BlockShape, NamedOrNumbers, NumberOrWord
 
 _RULE = choice(
     "--rule",
@@ -111,6 +111,7 @@ SPECS = (
         """,
         example=["dfact fit icqf dfact-demo/answers.zarr survey.model -k 6"],
         changes={
+            "penalty": {"type": NamedOrNumbers("l1", "l2", "l2,1"), "metavar": "l1|l2|l2,1|P,Q"},
             "rho": {"type": NumberOrWord("adaptive"), "metavar": "NUMBER"},
             "q_max": {"type": float},
             "bounds": {"type": float, "nargs": 2, "metavar": "LOW HIGH"},
