@@ -36,6 +36,7 @@ from dfact.cli.options import (
     weights_option,
 )
 from dfact.cli.types import FittingCommand, InputLocation, OutputLocation, with_value
+from dfact.errors import DataError
 from dfact.storage.location import Location
 
 if TYPE_CHECKING:
@@ -204,12 +205,16 @@ def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
                 else:
                     found = search(spec.entry.load()(**parameters, executor=resolved), dataset, **settings)
             selections = found if len(outputs) > 1 else [found]
-            for write, selection in zip(writes, selections, strict=True):
+            for write, selection, (path, _) in zip(writes, selections, outputs, strict=True):
+                _require_choice(selection, path)
                 write(selection.model, partial(resolve_name(select.plot[0]), selection) if select.plot else None)
         if wants_json():
             _print_selections(selections, outputs)
             return
-        texts = [f"{selection_text(selection)}\n\n{model_text(selection.model)}" for selection in selections]
+        texts = [
+            selection_text(selection) + ("" if selection.model is None else f"\n\n{model_text(selection.model)}")
+            for selection in selections
+        ]
         if len(outputs) > 1 and model is not None:
             texts = [f"{path}\n{text}" for (path, _), text in zip(outputs, texts, strict=True)]
         click.echo("\n\n".join(texts))
@@ -218,6 +223,16 @@ def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
     each = select.each[0] if select.each else None
     shared += [json_option, _plot_option(select.plot[1] if select.plot else spec.plot, each=each), overwrite_option, sites_option]
     return _command(spec, select, run, shared, each, one_fit=select.one_fit)
+
+
+def _require_choice(selection: "Selection", path: Location | None) -> None:
+    """Print a selection without a choice and raise DataError if its model is to be written."""
+    from dfact.report.selection import selection_text
+
+    if selection.model is None and path is not None:
+        click.echo(selection_text(selection))
+        names = ", ".join(selection.best_params)
+        raise DataError(f"{path} is not written: the rule chooses none of the candidates for {names}; see the table, and fit a chosen one")
 
 
 def _row_options(spec: ModelSpec) -> list[Option]:

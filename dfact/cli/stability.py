@@ -9,6 +9,7 @@ import click
 from dfact.catalogue import find_part
 from dfact.cli.options import (
     choose_fitted_weights,
+    clusters_option,
     example,
     executor_for,
     executor_option,
@@ -50,6 +51,7 @@ from dfact.storage.location import Location
 )
 @click.option("--seed", "random_state", type=int, help="Seed of the resamples.")
 @fitted_weights_option
+@clusters_option
 @results_checkpoint_option
 @memory_option
 @executor_option
@@ -67,6 +69,7 @@ def stability(
     n_blocks: int | None,
     random_state: int | None,
     weighted: bool | None,
+    clusters: str | None,
     checkpoint: Location | None,
     memory_limit: str | None,
     executor: str | None,
@@ -102,8 +105,11 @@ def stability(
     if halves and reselect:
         raise click.UsageError("--reselect repeats the selection in bootstrap samples, not --halves; remove one of them.")
     given = click.get_current_context().get_parameter_source
-    if n_blocks is not None and click.core.ParameterSource.COMMANDLINE in map(given, ("level", "cold_start", "halves", "reselect")):
-        raise click.UsageError("--level, --halves, --reselect and --cold-start concern resampled rows; remove them, or --snp-blocks.")
+    if n_blocks is not None and click.core.ParameterSource.COMMANDLINE in map(
+        given, ("level", "cold_start", "halves", "reselect", "clusters")
+    ):
+        concern = "--level, --halves, --reselect, --clusters and --cold-start concern resampled rows"
+        raise click.UsageError(f"{concern}; remove them, or --snp-blocks.")
     estimator = load_model(model)
     dataset = choose_fitted_weights(read_dataset(data), weighted, estimator, model)
     with executor_for(executor, scheduler) as resolved, closing(Progress("refits")) as progress:
@@ -115,7 +121,9 @@ def stability(
         else:
             shared |= {"resampling": "halves"} if halves else {}
             shared |= {"reselect": reselect_folds, "resampling": "bootstrap"} if reselect else {}
-            estimator.stability_ = bootstrap(template, dataset, n_resamples, level=level, warm_start=not cold_start, **shared)
+            estimator.stability_ = bootstrap(
+                template, dataset, n_resamples, level=level, warm_start=not cold_start, clusters=clusters, **shared
+            )
     annotate_model(model, estimator, "stability_" if n_blocks is None else "memberships_se_")
     if n_blocks is not None:
         table = find_part("population_sizes", "--snp-blocks").size_table(estimator)[["size", "standard error"]]

@@ -126,7 +126,8 @@ def selection_document(selection: Any) -> dict[str, Any]:
     return {
         "best": selection.best_params,
         "candidates": selection.table,
-        "model": model_document(selection.model) | {"selection": None},  # it is this document
+        # The selection of the model is this document.
+        "model": None if selection.model is None else model_document(selection.model) | {"selection": None},
     }
 
 

@@ -41,7 +41,15 @@ class ItemTests:
     factor: Annotated[NDArray[Any], Shape(("m",), "integers")]
     """(m,): number of the factor with the item's largest loading."""
     df: int
-    """Degrees of freedom of the standard errors."""
+    """Degrees of freedom of the standard errors: parts of the jackknife less one; the parts are of whole clusters, if these are known."""
+    asked: Annotated[NDArray[Any], Shape(("g",), "integers")] | None = None
+    """(g,): number of factors of the items within the groups by parallel analysis; None in comparisons of earlier versions."""
+    n_factors: Annotated[NDArray[Any], Shape(("g",), "integers")] | None = None
+    """(g,): largest of the numbers of factors with which the items were tested. An effect is that of the test with the smallest |t|."""
+    residual: Annotated[NDArray[np.float64], Shape(("g",), finite=False)] | None = None
+    """(g,): largest correlation within the groups that as many factors as the model has leave, of either sign."""
+    residual_pair: Annotated[NDArray[Any], Shape(("g", "pair"), "integers")] | None = None
+    """(g, 2): numbers of the two items of that correlation."""
 
     @property
     def t(self) -> NDArray[np.float64]:

@@ -145,7 +145,7 @@ class Stability:
     se: Annotated[NDArray[np.float64], Shape(("k", "m"), finite=False, low=0)] | None = None
     """(k, m): standard errors of the loadings."""
     resampling: str = "bootstrap"
-    """Data of the refits: "bootstrap" samples, "halves" of the rows, or "replicate weights" with their method."""
+    """Data of the refits: "bootstrap" samples, "halves" of the rows, either "of" a number of "clusters", or "replicate weights"."""
     choices: Annotated[list[str], Length(("choices",))] | None = None
     """Candidates of the selection that each resample repeated, as texts such as "n_components=4, beta=0.1"; None without ``reselect``."""
     choice_counts: Annotated[NDArray[Any], Shape(("choices",), "integers")] | None = None
@@ -186,7 +186,7 @@ class Stability:
         float
             The bound; NaN where the theorem says nothing.
         """
-        if self.resampling != "halves" or not 0.5 < threshold <= 1 or not self.sparse:
+        if not self.resampling.startswith("halves") or not 0.5 < threshold <= 1 or not self.sparse:
             return float("nan")
         q, p = np.nansum(self.selected), np.count_nonzero(~np.isnan(self.selected))
         return float(q**2 / ((2 * threshold - 1) * p))
