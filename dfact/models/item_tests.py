@@ -1,5 +1,6 @@
 """Record of the anchored tests of items, part of a comparison of groups."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -75,6 +76,19 @@ class ItemTests:
         """(g, m): items whose test rejects at the false discovery rate, and whose effect is no less than 0.17 standard deviations."""
         flagged: NDArray[np.bool_] = (adjusted(self.p) <= SHARE) & (np.abs(self.size) >= NEGLIGIBLE)
         return flagged
+
+    def of_numbers(self, items: Sequence[str]) -> list[dict[str, Any]]:
+        """Return for each group what its number of factors was: that of the ``model``, the one ``asked`` by parallel analysis within the
+        groups, those ``tested``, and the largest ``residual`` correlation with its ``pair`` of items. Empty in earlier comparisons.
+        """
+        if self.asked is None or self.n_factors is None or self.residual is None or self.residual_pair is None:
+            return []
+        k, found = self.impact.shape[1], []
+        for asked, largest, residual, pair in zip(self.asked, self.n_factors, self.residual, self.residual_pair, strict=True):
+            tested = sorted({k, min(k + 1, int(largest)), int(largest)})
+            names = [items[j] for j in pair]
+            found.append({"model": k, "asked": int(asked), "tested": tested, "residual": float(residual), "pair": names})
+        return found
 
     def impact_interval(self, level: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return both ends of the intervals of the impact (g, k)."""

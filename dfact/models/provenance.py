@@ -344,6 +344,8 @@ class Comparison:
     """Figures of Mantel's test, in the order of ``MANTEL``; None if it was not possible."""
     unscreened: str
     """The reason why there is no Mantel test; empty if there is."""
+    n_clusters: int = 0
+    """Number of clusters that jackknife and draws took as independent; 0 if they took rows so."""
 
     def factors(self, names: Sequence[str]) -> pd.DataFrame:
         """Return the congruences as a table, groups × factors, with their intervals and p values; columns without a number are left out.
@@ -438,10 +440,15 @@ class Comparison:
 
     @property
     def dif_items(self) -> pd.DataFrame:
-        """Items with differential functioning as a table, groups × items: flagged at equal factors, and by Mantel's test if possible."""
+        """Items with differential functioning as a table, groups × items: flagged at equal factors, and by Mantel's test if possible.
+
+        Columns: ``effect`` at equal factors in points, its ``se``, its ``size`` in standard deviations of the item, and ``p_adjusted`` by
+        Benjamini and Hochberg; ``smd``, the mean difference at equal totals in points, with its ``class`` of ETS, if Mantel's test was
+        possible.
+        """
         if self.effects is None:
             return pd.DataFrame(index=self._index[:0])
-        flagged, tables = self.effects["flagged"], [self.effects[["effect", "size"]]]
+        flagged, tables = self.effects["flagged"], [self.effects[["effect", "se", "size", "p_adjusted"]]]
         if self.mantel_tests is not None:
             flagged = flagged & (self.mantel_tests["flagged"] | self.mantel_tests["p"].isna())
             tables.append(self.mantel_tests[["smd", "class"]])

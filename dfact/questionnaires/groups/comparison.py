@@ -198,6 +198,7 @@ def compare_groups(
         untested,
         mantel,
         unscreened,
+        0 if clustered is None else int(clustered.max()) + 1,
     )
 
 
