@@ -46,7 +46,9 @@ class ItemTests:
     asked: Annotated[NDArray[Any], Shape(("g",), "integers")] | None = None
     """(g,): number of factors of the items within the groups by parallel analysis; None in comparisons of earlier versions."""
     n_factors: Annotated[NDArray[Any], Shape(("g",), "integers")] | None = None
-    """(g,): largest of the numbers of factors with which the items were tested. An effect is that of the test with the smallest |t|."""
+    """(g,): largest of the numbers of factors with which the items were tested."""
+    least: Annotated[NDArray[np.float64], Shape(("g", "m"), finite=False)] | None = None
+    """(g, m): smallest t, in size, of an effect over the numbers of factors, whose p is that of the item; None in earlier comparisons."""
     residual: Annotated[NDArray[np.float64], Shape(("g",), finite=False)] | None = None
     """(g,): largest correlation within the groups that as many factors as the model has leave, of either sign."""
     residual_pair: Annotated[NDArray[Any], Shape(("g", "pair"), "integers")] | None = None
@@ -61,8 +63,8 @@ class ItemTests:
 
     @property
     def p(self) -> NDArray[np.float64]:
-        """(g, m): two-sided p values of Student's t distribution."""
-        p: NDArray[np.float64] = 2 * special.stdtr(self.df, -np.abs(self.t))
+        """(g, m): two-sided p values of Student's t distribution, each the largest over the numbers of factors."""
+        p: NDArray[np.float64] = 2 * special.stdtr(self.df, -np.abs(self.t if self.least is None else self.least))
         return p
 
     @property

@@ -407,13 +407,14 @@ class Comparison:
         """Tests of the items at equal factors as a table, groups × items; None without any.
 
         Columns: ``difference`` of the groups, ``effect`` at equal factors and its ``se``, in points; ``size``, the effect in standard
-        deviations of the item; ``t``, ``p``, and ``p_adjusted`` by Benjamini and Hochberg; whether it is ``flagged``, and is in the
-        ``anchor``.
+        deviations of the item; ``t``, the smallest over the numbers of factors that were tested, its ``p``, and ``p_adjusted`` by
+        Benjamini and Hochberg; whether it is ``flagged``, and is in the ``anchor``.
         """
         tests = self.item_tests
         if tests is None:
             return None
-        columns = {"difference": tests.difference, "effect": tests.effect, "se": tests.se, "size": tests.size, "t": tests.t, "p": tests.p}
+        columns = {"difference": tests.difference, "effect": tests.effect, "se": tests.se, "size": tests.size}
+        columns |= {"t": tests.t if tests.least is None else tests.least, "p": tests.p}
         anchors = tests.anchors.astype(bool)
         return self._table(columns | {"p_adjusted": adjusted(tests.p), "flagged": tests.flagged, "anchor": anchors})
 

@@ -118,7 +118,7 @@ def _describe_numbers(tests: ItemTests, items: Sequence[str], names: Sequence[st
             )
         numbers = _listed([str(number) for number in found["tested"]])
         texts.append(
-            f"An item is listed if it differs with {numbers} factors{which}; its effect is the least significant of these. {k} "
+            f"An item is listed if it differs with {numbers} factors{which}; p is the largest of these. {k} "
             f"{'factors leave' if k > 1 else 'factor leaves'} a correlation of up to {found['residual']:.2f} within the groups, of "
             f"{_listed(found['pair'])}."
         )

@@ -75,7 +75,7 @@ def test_other_confounders_of_the_model_are_held_equal(seed: int) -> None:
     age = np.clip(rng.normal(0.4 + 0.2 * group, 0.15), 0, 1)
     trait = rng.beta(1.2, 1.8, n)[:, None]
     answers = np.clip(np.rint(trait * rng.uniform(1.5, 2.5, 12) + 0.6 + rng.normal(0, 0.6, (n, 12))), 0, 4)
-    answers[:, :3] = np.clip(np.rint(answers[:, :3] + 1.5 * age[:, None]), 0, 4)  # items of the old, not of a group
+    answers[:, 0] = np.clip(np.rint(answers[:, 0] + 2.5 * age), 0, 4)  # an item of the old; several would share a factor
     frame = pd.DataFrame({"group": letters(group), "age": age})
     found = []
     for part in (frame, frame[["group"]]):
@@ -85,8 +85,8 @@ def test_other_confounders_of_the_model_are_held_equal(seed: int) -> None:
     assert held.item_tests is not None
     assert ignored.item_tests is not None
     assert not held.item_tests.flagged.any()
-    assert ignored.item_tests.flagged[0, :3].any()
-    assert np.abs(held.item_tests.effect[0, :3]).mean() < np.abs(ignored.item_tests.effect[0, :3]).mean() / 2
+    assert ignored.item_tests.flagged[0, 0]
+    assert np.abs(held.item_tests.effect[0, 0]) < np.abs(ignored.item_tests.effect[0, 0]) / 2
 
 
 @pytest.mark.filterwarnings("ignore")  # a model with more parameters than correlations

@@ -107,21 +107,21 @@ def _cluster_tests(seen: Baseline, new: Baseline, parts: Sequence[Baseline]) -> 
     """Return the p values by kind from the variance between parts of whole clusters."""
     items, factors = (np.stack([getattr(part, name) for part in parts]) for name in ("items", "factors"))
     weights = np.stack([part.rows[0] for part in parts])[:, None]
-    n, n_seen = _effective(*new.rows), _effective(*seen.rows)
-    ratio = 1 + n / n_seen if n_seen > 0 else np.inf
     with np.errstate(invalid="ignore", divide="ignore"):
+        of_items = 1 + _effective(new.items[0], new.items[1]) / _effective(seen.items[0], seen.items[1])
+        of_rows = 1 + _effective(*new.rows) / _effective(*seen.rows)
         residual, residual_seen = (rows.items[2] / rows.items[0] for rows in (new, seen))
         missing, missing_seen = (1 - rows.items[0] / rows.rows[0] for rows in (new, seen))
         mean, mean_seen = (rows.factors[0] / rows.rows[0] for rows in (new, seen))
         spread, spread_seen = (_factor_moments(rows)[2] for rows in (new, seen))
         squares = factors[:, 1] - 2 * mean * factors[:, 0] + mean**2 * weights  # of the deviations from the mean
         differences = {
-            "residual": (residual - residual_seen, items[:, 2] - residual * items[:, 0], new.items[0]),
-            "missing": (missing - missing_seen, weights - items[:, 0] - missing * weights, new.rows[0]),
-            "mean": (mean - mean_seen, factors[:, 0] - mean * weights, new.rows[0]),
-            "variance": (np.log(spread / spread_seen), squares / squares.sum(axis=0) - weights / weights.sum(), 1.0),
+            "residual": (residual - residual_seen, items[:, 2] - residual * items[:, 0], new.items[0], of_items),
+            "missing": (missing - missing_seen, weights - items[:, 0] - missing * weights, new.rows[0], of_rows),
+            "mean": (mean - mean_seen, factors[:, 0] - mean * weights, new.rows[0], of_rows),
+            "variance": (np.log(spread / spread_seen), squares / squares.sum(axis=0) - weights / weights.sum(), 1.0, of_rows),
         }
-        return {kind: _cluster_p(*figures, ratio) for kind, figures in differences.items()}
+        return {kind: _cluster_p(*figures) for kind, figures in differences.items()}
 
 
 def _cluster_p(difference: Array, sums: Array, total: Any, ratio: Any) -> Array:

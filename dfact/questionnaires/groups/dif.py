@@ -66,6 +66,8 @@ class DifTest:
     """Largest number of factors with which the items were tested."""
     residual: Array
     """Correlations of the items within the groups that the model's number of factors leaves (m, m)."""
+    least: Array
+    """Smallest t, in size, of the effects over the numbers of factors (m)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,9 +116,10 @@ def anchored_dif(
     make them those of a cluster sample.
 
     With fewer factors than the items have, what a missing factor differs in looks like effects on its items. So each item is tested with
-    k factors, with k + 1, and with the number that parallel analysis finds within the groups, all from the same passes. Its effect
-    is that of the test with the smallest |t|: an intersection-union test, which rejects what all of them reject (Berger 1982). If parallel
-    analysis asks for more than k, the model's factors do not explain what the items share, and there is no impact on them.
+    k factors, with k + 1, and with the number that parallel analysis finds within the groups, all from the same passes. Its p value is
+    the largest of these: an intersection-union test, which rejects what all of them reject (Berger 1982). The effect and its standard
+    error are those with k factors, or as many as parallel analysis asks for if these are more. In that case the model's factors do not
+    explain what the items share, and there is no impact on them.
 
     Parameters
     ----------
@@ -268,18 +271,17 @@ class _Contrast:
         own = max(i for i, found in enumerate(self._extractions) if found.k <= shown)
         tests = [self._test(totals, found, sums) for found, sums in zip(self._extractions, curvature, strict=True)]
         with np.errstate(invalid="ignore", divide="ignore"):
-            sizes = np.stack([np.abs(d[0]) / _jackknife_se(d) for d, _, _ in tests])
-        least = np.where(np.isnan(sizes), np.inf, sizes).argmin(axis=0), np.arange(sizes.shape[1])
-        effect, se = (
-            np.stack(values)[least] * self._scale for values in ([d[0] for d, _, _ in tests], [_jackknife_se(d) for d, _, _ in tests])
-        )
-        _, anchors, impact = tests[own]
+            t = np.stack([d[0] / _jackknife_se(d) for d, _, _ in tests])
+        least = t[np.where(np.isnan(t), np.inf, np.abs(t)).argmin(axis=0), np.arange(t.shape[1])]
+        d, anchors, impact = tests[own]
+        effect, se = d[0] * self._scale, _jackknife_se(d) * self._scale
         if self._asked > len(self._components):
             impact = np.full_like(impact, np.nan)
         first = self._extractions[0]
         residual = _correlations(self._C, self._C - first.loadings[0][0] @ first.loadings[0][0].T)
         numbers = self._asked, self._extractions[-1].k
-        return DifTest(totals.B[:, self._group], effect, se, self._sd, anchors, impact[0], _jackknife_se(impact), *numbers, residual)
+        shown = anchors, impact[0], _jackknife_se(impact), *numbers, residual, least
+        return DifTest(totals.B[:, self._group], effect, se, self._sd, *shown)
 
     def _test(self, totals: _Sums, found: _Extraction, curvature: Array) -> tuple[Array, NDArray[np.bool_], Array]:
         """Purify the anchor, and return the effects (1 + G, m), the anchor (m), and the impact (1 + G, k)."""

@@ -49,7 +49,8 @@ def anchored_tests(
     factor = np.abs(components / tests[0].sd).argmax(axis=0)
     _warn_of_weak_anchors(model, groups, [test.anchors for test in tests], factor)
     stacked: dict[str, Any] = {
-        name: np.stack([getattr(test, name) for test in tests]) for name in ("difference", "effect", "se", "sd", "impact", "impact_se")
+        name: np.stack([getattr(test, name) for test in tests])
+        for name in ("difference", "effect", "se", "sd", "impact", "impact_se", "least")
     }
     stacked["anchors"] = np.stack([test.anchors for test in tests]).astype(np.int64)
     stacked |= {name: np.asarray([getattr(test, name) for test in tests], np.int64) for name in ("asked", "n_factors")}
