@@ -44,7 +44,7 @@ class Drift:
 
     References
     ----------
-    Cochran (1977), *Sampling Techniques*, chapter 9; Holm (1979); Layard (1973); Welch (1947), doi:10.1093/biomet/34.1-2.28.
+    Cochran (1977), chapter 9; Holm (1979); Layard (1973); Welch (1947), doi:10.1093/biomet/34.1-2.28.
     """
 
     level: Annotated[float, AtLeast(0)]
