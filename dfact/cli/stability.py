@@ -9,6 +9,7 @@ import click
 from dfact.catalogue import find_part
 from dfact.cli.options import (
     choose_fitted_weights,
+    clusters_option,
     example,
     executor_for,
     executor_option,
@@ -66,6 +67,7 @@ _DRAWS = 10  # of rows for each share
 )
 @click.option("--seed", "random_state", type=int, help="Seed of the resamples.")
 @fitted_weights_option
+@clusters_option
 @results_checkpoint_option
 @memory_option
 @executor_option
@@ -86,6 +88,7 @@ def stability(
     plot: Location | None,
     random_state: int | None,
     weighted: bool | None,
+    clusters: str | None,
     checkpoint: Location | None,
     memory_limit: str | None,
     executor: str | None,
@@ -125,12 +128,15 @@ def stability(
     if halves and reselect:
         raise click.UsageError("--reselect repeats the selection in bootstrap samples, not --halves; remove one of them.")
     given = click.get_current_context().get_parameter_source
-    if n_blocks is not None and click.core.ParameterSource.COMMANDLINE in map(given, ("level", "cold_start", "halves", "reselect")):
-        raise click.UsageError("--level, --halves, --reselect and --cold-start concern resampled rows; remove them, or --snp-blocks.")
+    if n_blocks is not None and click.core.ParameterSource.COMMANDLINE in map(
+        given, ("level", "cold_start", "halves", "reselect", "clusters")
+    ):
+        concern = "--level, --halves, --reselect, --clusters and --cold-start concern resampled rows"
+        raise click.UsageError(f"{concern}; remove them, or --snp-blocks.")
     if shares is None and (versus or plot is not None):
         raise click.UsageError("--versus and --plot go with --shares; add it.")
     if shares is not None:
-        own = ("level", "cold_start", "halves", "reselect", "n_blocks", "checkpoint", "weighted")
+        own = ("level", "cold_start", "halves", "reselect", "n_blocks", "checkpoint", "weighted", "clusters")
         if click.core.ParameterSource.COMMANDLINE in map(given, own):
             raise click.UsageError(f"--shares goes with --resamples, --versus, --plot and --seed; remove the others, of {', '.join(own)}.")
         repeats = n_resamples if given("n_resamples") == click.core.ParameterSource.COMMANDLINE else _DRAWS
@@ -149,7 +155,9 @@ def stability(
         else:
             shared |= {"resampling": "halves"} if halves else {}
             shared |= {"reselect": reselect_folds, "resampling": "bootstrap"} if reselect else {}
-            estimator.stability_ = bootstrap(template, dataset, n_resamples, level=level, warm_start=not cold_start, **shared)
+            estimator.stability_ = bootstrap(
+                template, dataset, n_resamples, level=level, warm_start=not cold_start, clusters=clusters, **shared
+            )
     annotate_model(model, estimator, "stability_" if n_blocks is None else "memberships_se_")
     if n_blocks is not None:
         table = find_part("population_sizes", "--snp-blocks").size_table(estimator)[["size", "standard error"]]

@@ -183,6 +183,8 @@ def comparison_document(comparison: Comparison, model: Any) -> dict[str, Any]:
         "impact": comparison.impact(names),
         "items": comparison.effects,
         "untested": comparison.untested,
+        "number_of_factors": None if comparison.item_tests is None else comparison.item_tests.of_numbers(comparison.items),
+        "n_clusters": comparison.n_clusters,
         "mantel_tests": comparison.mantel_tests,
         "unscreened": comparison.unscreened,
         "dif_items": comparison.dif_items,
