@@ -12,6 +12,9 @@ from dfact.errors import ParameterError
 from dfact.models.estimator import Factorization
 from dfact.text import html_view
 
+RESAMPLED = {"resampled_2.5%": 0.025, "resampled_97.5%": 0.975}
+"""Columns of a table with quantiles of the scores of resamples. They are not confidence limits."""
+
 
 @dataclass(frozen=True)
 class Selection:
