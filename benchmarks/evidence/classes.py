@@ -51,7 +51,7 @@ MODULARITY = Statement("modularity", "The number of classes, by the highest fuzz
 FEWER = Statement("modularity, fewer", "The number of classes, by the highest fuzzy modularity.", "too few")
 RANGE = Statement(
     "range of resamples",
-    "Whether low and high of a number of classes contain the modularity of 10,000 people; not claimed.",
+    "Whether resampled_2.5% and resampled_97.5% of a number of classes contain the modularity of 10,000 people; not claimed.",
     "coverage",
     nominal=0.95,
 )
@@ -87,7 +87,7 @@ def simulate_ranges(condition: str, seed: int) -> Counts:
     candidates = range(2, K + 1)
     table = dfact.selection.select_by_modularity(_model(), sample, candidates, n_resamples=_RESAMPLES, random_state=seed).table
     large = dfact.selection.select_by_modularity(_model(), population, candidates).table["modularity"]
-    inside = (table["low"] <= large) & (large <= table["high"])
+    inside = (table["resampled_2.5%"] <= large) & (large <= table["resampled_97.5%"])
     return {RANGE.name: (float(inside.sum()), float(len(inside)))}
 
 

@@ -141,6 +141,13 @@ class Counts(ParameterType):
         return list(dict.fromkeys(counts))
 
 
+class CountsOrAll(Counts):
+    """Integers and ranges, or "all": None."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int] | None:  # type: ignore[override]
+        return None if value == "all" else super().convert(value, param, ctx)
+
+
 class MatrixShape(ParameterType):
     """Numbers of rows and columns, such as 1000x300."""
 

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from dfact.errors import ParameterError
 from dfact.text import html_view
 
+RESAMPLED = {"resampled_2.5%": 0.025, "resampled_97.5%": 0.975}
+"""Columns of a table with quantiles of the scores of resamples. They are not confidence limits."""
+
 
 @dataclass(frozen=True)
 class Selection:

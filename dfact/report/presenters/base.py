@@ -24,6 +24,7 @@ from dfact.report.document import Block, Card, Cards, Drawing, Section
 from dfact.report.figures import Groups, history_figure, items_heatmap, order_by_similarity
 from dfact.report.plots import signed_heatmap, with_item_labels
 from dfact.report.selection import ERROR_LABEL, OF_GENOTYPES, score_plot
+from dfact.selection.result import RESAMPLED
 from dfact.text import align_columns, escape_lines
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class Presenter(Generic[M]):
         label = OF_GENOTYPES.get(label, label) if self.words.of_snps else label
         of = " of the difference from the lowest" if error == "se_difference" else ""
         bars = f" Bars show one standard error{of}." if error else ""
-        bars = " Bars show the range of 95% of the resamples." if {"low", "high"} <= set(table) else bars
+        bars = " Bars show the range of 95% of the resamples." if set(RESAMPLED) <= set(table) else bars
         return Drawing(lambda: score_plot(table, best, record.criterion, error, label), alt, f"Score of each candidate.{bars}")
 
     def selection_notes(self, record: SelectionRecord) -> list[str]:
