@@ -31,8 +31,10 @@ from dfact.selection.running.results_store import resolve_random_state
 CRITERIA = ("PA", "deviance", "modularity")
 ABOVE_CHANCE = "above chance"
 """The rule of parallel analysis, as a selection records it."""
+_EXCESS = 0.02
+"""Least relative excess over a random eigenvalue that counts: without more classes, variances that differ between classes give some."""
 _NEAR = 0.03
-"""Relative distance of an eigenvalue from the random one within which it may lie on either side of it."""
+"""Distance of an excess from the least one within which it may lie on either side of it."""
 _MOST_ITEMS = 512
 """Most items of which random correlations are drawn; with more, random eigenvalues alone, as of answers that are complete."""
 _DEPENDENT = 1e-6
@@ -55,7 +57,8 @@ def select_number_of_classes(
 ) -> Selection:
     """Choose the number of classes, and return the model fitted with it.
 
-    With "PA", parallel analysis (Horn 1965) counts the leading eigenvalues of the items' correlations above those of unrelated items.
+    With "PA", parallel analysis (Horn 1965) counts the leading eigenvalues of the items' correlations that exceed those of unrelated
+    items, their 95th percentile, by 2% or more: variances that differ between classes raise eigenvalues by less.
     Expected answers ΠΘᵀ of K classes, whatever their sizes, have K − 1 dimensions about their mean, so there is a class more than such
     eigenvalues. The columns of a nominal item (see :func:`dfact.expand_categories`) are made uncorrelated first. Missing answers are
     left out. Subjects without any response do not count.
@@ -97,7 +100,7 @@ def select_number_of_classes(
     -------
     Selection
         ``table`` with the ``modularity`` of each candidate K, and the ``eigenvalue`` of rank K − 1, the ``random`` one and the
-        ``excess``; or the ``deviance``, its standard error ``se`` over the folds, that of its difference from the lowest,
+        relative ``excess``; or the ``deviance``, its standard error ``se`` over the folds, that of its difference from the lowest,
         ``se_difference``, and the ``passes`` of its fits; or that of :func:`select_by_modularity`. ``rule`` has the sizes of the
         classes, and names the numbers that cannot be told from the chosen one.
 
@@ -155,7 +158,7 @@ def _by_parallel_analysis(
     seed = resolve_random_state(random_state)
     counted = _count(model, dataset, 0 if seed is None else seed)
     assert counted.reference is not None, "parallel analysis has one"
-    found = counted.n_factors + 1
+    found = 1 + int(np.argmin(np.append(counted.values > (1 + _EXCESS) * counted.reference, False)))
     best = min(candidates, key=lambda k: abs(k - found))
     if best != found:
         text = f"PA finds {found} classes, expected one of the candidates {min(candidates)} to {max(candidates)}"
@@ -166,7 +169,7 @@ def _by_parallel_analysis(
     for name, values in (("eigenvalue", counted.values), ("random", counted.reference)):
         ranked = np.concatenate([[np.nan], values, np.full(max(candidates), np.nan)])
         columns[name] = ranked[ranks]
-    columns |= {"excess": columns["eigenvalue"] - columns["random"], "modularity": np.array(scores)}
+    columns |= {"excess": columns["eigenvalue"] / columns["random"] - 1, "modularity": np.array(scores)}
     table = pd.DataFrame(columns, index=pd.Index(candidates, name="n_components"))
     fitted = with_parameters(model, n_components=best).fit(dataset, checkpoint=checkpoint)
     fitted.selection_ = SelectionRecord.from_table(table, candidates.index(best), "excess", ABOVE_CHANCE, None)
@@ -232,7 +235,7 @@ def _near_eigenvalues(table: pd.DataFrame, best: int) -> list[str]:
     """Return a sentence if the eigenvalue of the last class, or of one class more, is near the random one."""
     near, reasons = [best], []
     for k, other in ((best, best - 1), (best + 1, best + 1)):
-        if k in table.index and abs(table["excess"][k]) < _NEAR * table["random"][k]:
+        if k in table.index and abs(table["excess"][k] - _EXCESS) < _NEAR:
             near.append(other)
             reasons.append(f"the eigenvalue of {k} classes, {table['eigenvalue'][k]:.2f}, is near the random one, {table['random'][k]:.2f}")
     if not reasons:
