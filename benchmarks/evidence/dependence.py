@@ -15,7 +15,7 @@ TITLE = "Clusters of people, and factors that a model lacks"
 INTRODUCTION = """\
 Pupils of the same school are alike. In the first experiment 1,200 people in 40 clusters of 30 answer 24 items of three factors, from 0
 to 4; factors and single items have the same intraclass correlation. Whole clusters belong to a group, half of them to each, and the groups
-differ by half a standard deviation in the first factor. No item favours a group, but for the rows on power, where two do by 0.3 standard
+differ by half a standard deviation in the first factor. No item favours a group; in the rows on power two do by 0.3 standard
 deviations. `compare` takes people as independent, or is given their clusters (`--clusters`). With clusters of 3 to 100 people and 24
 clusters in all the test is measured, too.
 

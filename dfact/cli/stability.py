@@ -204,7 +204,7 @@ def _print_shares(
         result = refit_shares(models, dataset, shares, n_repeats, random_state=random_state, callbacks=[progress])
     summary, tests = result.summary(), result.tests()
     if wants_json():
-        flat = summary.set_axis([f"{name} {part}" for name, part in summary.columns], axis=1)
+        flat = summary.set_axis([" ".join(column) for column in summary.columns.to_flat_index()], axis=1)
         _print_document("shares", {"n_draws": n_repeats, "correlations": flat.reset_index(), "tests": tests})
     else:
         form = "{:.3f}".format

@@ -34,8 +34,10 @@ def power(x: float, exponent: float) -> float:
     if exponent == 0.0:
         return 1.0
     if exponent == -0.5:
-        return 1.0 / np.sqrt(x)
-    return x**exponent
+        root: float = np.sqrt(x)
+        return 1.0 / root
+    power: float = x**exponent
+    return power
 
 
 @subroutine
@@ -85,7 +87,8 @@ def dual_norm(X: Floats, H: Floats, G: Floats, n_free: int, i: int, p: float) ->
         largest = max(largest, linear_at_zero(X, H, G, n_free, i, r))
     for r in range(n_free):
         total += (max(linear_at_zero(X, H, G, n_free, i, r), 0.0) / largest) ** dual if largest > 0.0 else 0.0
-    return largest * total ** (1.0 / dual)
+    norm: float = largest * total ** (1.0 / dual)
+    return norm
 
 
 @subroutine

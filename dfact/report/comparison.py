@@ -1,6 +1,6 @@
 """Words for a comparison of groups, for the report and the terminal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -106,7 +106,7 @@ def describe_dif(comparison: Comparison) -> str:
     return " ".join([*texts, *_describe_numbers(tests, comparison.items, names), mantel])
 
 
-def _describe_numbers(tests: ItemTests, items: Sequence[str], names: Sequence[str]) -> list[str]:
+def _describe_numbers(tests: ItemTests, items: Sequence[str], names: Collection[str]) -> list[str]:
     """Return with how many factors the items were tested, and what follows if they ask for more than the model has."""
     texts = []
     for name, found in zip(names, tests.of_numbers(items), strict=False):

@@ -149,7 +149,7 @@ def bootstrap(
     clusters : str, or labels (n,), optional
         Name of a confounder of X, or the cluster of each row, such as its school, if rows of the same cluster are alike. Each resample
         draws as many whole clusters as there are, at least ten, with replacement, and "halves" are halves of the clusters. Intervals
-        have the number of clusters less that of strata as degrees of freedom, or B − 1 if these are fewer. Strata must consist of
+        have as degrees of freedom the number of clusters minus that of strata, or B − 1 if these are fewer. Strata must consist of
         whole clusters. Models of genotypes take individuals as unrelated, which clusters do not mend: leave relatives out.
     random_state : int, RandomState or None
         Seed of all random numbers. The result does not depend on the executor.

@@ -174,12 +174,12 @@ class ClusterResample(Resample):
         return cls(seed, number, counts, weighted, None, units, drawn)
 
     def multiplicity(self, index: int, start: int, size: int) -> NDArray[np.intp]:
-        return self.drawn[self.units[start : start + size]]
+        return np.asarray(self.drawn[self.units[start : start + size]], np.intp)
 
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """What is drawn in place of rows: clusters, or the parts of clusters in each stratum."""
+    """Units that are drawn in place of rows: clusters, or the parts of clusters in each stratum."""
 
     units: NDArray[Any]
     """Number of the unit of each row (n,), from 0; it travels with each resample, in a small type."""
@@ -224,7 +224,7 @@ class ResampleFits:
     strata: NDArray[Any] | None = None
     """Number of the stratum of each row (n,), from 0, within which rows are drawn."""
     clusters: Clusters | None = None
-    """What is drawn in place of rows; None to draw rows."""
+    """Units that are drawn in place of rows; None to draw rows."""
 
     @classmethod
     def make(

@@ -133,8 +133,8 @@ def refit_shares(
             for name, each in inputs.items():
                 try:
                     found[name][number, repeat] = each.correlations(np.sort(order[:size]), repeat)
-                except DataError as error:  # an item may be constant or unanswered in few rows
-                    failures.setdefault(name, error)
+                except DataError as failure:  # an item may be constant or unanswered in few rows
+                    failures.setdefault(name, failure)
                 done += 1
                 reporter.reached(done, left.text(done))
     for name, error in failures.items():
@@ -145,7 +145,7 @@ def refit_shares(
 
 @dataclass(frozen=True, eq=False)
 class _Inputs:
-    """What the refits of a model need."""
+    """Inputs of the refits of a model."""
 
     model: Any
     """The unfitted estimator."""

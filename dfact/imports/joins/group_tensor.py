@@ -117,7 +117,7 @@ def stack_groups(
         draws = (generator.permutation(rows)[:size] for rows in members)
         rows = (((_read(source, drawn)[:, items] - low) / width)[None] for drawn in draws)
         written = writer.write(rows, progress=progress)
-        writer.finish(written, Participants(np.asarray(names, dtype=object)), mode_labels=[np.asarray(labels, dtype=object)])
+        writer.finish(written, Participants(np.asarray(names, dtype=object)), mode_labels=(np.asarray(labels, dtype=object),))
     return open_dataset(path)
 
 
@@ -149,7 +149,7 @@ def _groups(dataset: Dataset, by: str) -> tuple[list[str], list[NDArray[np.intp]
 
 
 def _number(name: str) -> float:
-    """Return the name as a number, to sort by; names that are no numbers are last, in their own order."""
+    """Return the name as a number, to sort by; other names are last, in their own order."""
     try:
         return float(name)
     except ValueError:
@@ -182,5 +182,5 @@ def _read(dataset: Dataset, numbers: NDArray[np.intp]) -> NDArray[np.float64]:
         here = np.flatnonzero((numbers >= chunk.start) & (numbers < chunk.stop))
         if len(here):
             stored = dataset.source.read(chunk.start, chunk.stop)
-            values[here] = as_float(stored[numbers[here] - chunk.start], dataset.missing_code, np.float64)
+            values[here] = as_float(stored[numbers[here] - chunk.start], dataset.missing_code, np.dtype(np.float64))
     return values

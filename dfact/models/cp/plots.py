@@ -102,7 +102,7 @@ def leading_sums(model: CPModel, mode: int, leading: int) -> "pd.Series[float]":
     others = [mode_table(model, n).iloc[:, :shown].sum().to_numpy() for n in range(len(model.factors_)) if n != mode]
     signs = np.prod([np.where(sums < 0, -1.0, 1.0) for sums in others], axis=0)
     sums = (mode_table(model, mode).iloc[:, :shown] * signs).sum(axis=1)
-    return sums.iloc[np.argsort(-sums.abs().to_numpy(), kind="stable")]
+    return pd.Series(sums.iloc[np.argsort(-sums.abs().to_numpy(), kind="stable")])
 
 
 def leading_plot(model: CPModel, mode: int, leading: int) -> "Figure":

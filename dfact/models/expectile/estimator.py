@@ -407,7 +407,18 @@ class ExpectileMF(Growing):
         return self
 
     def prepare_measurements(self, A: Any, b: Any, shape: tuple[int, int]) -> FitTask[MeasuredMatrix]:
-        """Check and plan :meth:`fit_measurements` of a dataset or its path, which ``fit_prepared`` runs; nothing is fitted."""
+        """Check and plan :meth:`fit_measurements` of a dataset or its path, which ``fit_prepared`` runs; nothing is fitted.
+
+        Parameters
+        ----------
+        A, b, shape
+            Measurement matrices, measurements and shape of the matrix, as for :meth:`fit_measurements`; A is a dataset or its path.
+
+        Returns
+        -------
+        FitTask
+            The task of a copy of this model.
+        """
         fitted = type(self)(**self.get_params(deep=False))
         fitted._check_parameters()
         dataset = as_dataset(A)

@@ -226,7 +226,7 @@ def _uncorrelated(R: NDArray[np.float64], labels: NDArray[Any], ranges: NDArray[
 def describe_choice(table: pd.DataFrame, best: int) -> list[str]:
     """Return sentences about the numbers that cannot be told from the ``best``, and about a lower number by modularity."""
     notes = _near_deviances(table, best) if "deviance" in table else _near_eigenvalues(table, best)
-    if "modularity" in table and (separated := int(table["modularity"].idxmax())) < best:
+    if "modularity" in table and (separated := int(table.index[int(table["modularity"].argmax())])) < best:
         notes.append(f"Modularity is highest for {separated}, a lower limit when sizes differ: it merges small classes with others.")
     return notes
 

@@ -78,7 +78,7 @@ class Drift:
         new = Baseline(*(np.sum([getattr(part, name) for part in parts], axis=0) for name in ("rows", "items", "factors")))
         found = cls.between(seen, new, level)
         p = {f"{kind}_p": np.fmax(getattr(found, f"{kind}_p"), value) for kind, value in _cluster_tests(seen, new, parts).items()}
-        tested = {name: np.where(np.isnan(getattr(found, name)), np.nan, value) for name, value in p.items()}
+        tested: dict[str, Any] = {name: np.where(np.isnan(getattr(found, name)), np.nan, value) for name, value in p.items()}
         return replace(found, clusters=float(n_clusters), **tested)
 
     @property

@@ -205,9 +205,21 @@ class Growing(Factorization, registered=False):
     def drift(self, X: Any, *, level: float = LEVEL, clusters: Any = None, **fit_inputs: Any) -> Drift:
         """Compare the rows X (n, m) with those that the model has seen; the model does not change. Further arguments are those of ``fit``.
 
-        ``level`` is the probability that any test rejects although the rows come from the same population. ``clusters`` is the name of a
-        confounder of X, or a label for each row, such as its school: the tests then take the new clusters as independent, at least ten,
-        and those of the earlier rows as of the same kind. Genotypes have none: individuals must be unrelated.
+        Parameters
+        ----------
+        X : array (n, m) of any kind, path or Dataset
+            New rows.
+        level : float
+            Probability that any test rejects although the rows come from the same population.
+        clusters : str, or labels (n,), optional
+            Name of a confounder of X, or the cluster of each row, such as its school. The tests then take the new clusters as
+            independent, at least ten, and those of the earlier rows as of the same kind. Genotypes have none: individuals must be
+            unrelated.
+
+        Returns
+        -------
+        Drift
+            Tests of items and factors.
         """
         task = self.prepare_update(X, **fit_inputs)
         model: Any = task.model  # a copy of this one

@@ -267,8 +267,8 @@ class _Contrast:
 
     def test(self, totals: _Sums, curvature: Array) -> DifTest:
         """Test all items with each number of factors; ``curvature`` holds the sums of both groups by part (numbers, 2, G, m)."""
-        shown = max(len(self._components), self._asked)  # or as many as the items determine
-        own = max(i for i, found in enumerate(self._extractions) if found.k <= shown)
+        largest = max(len(self._components), self._asked)  # or as many as the items determine
+        own = max(i for i, found in enumerate(self._extractions) if found.k <= largest)
         tests = [self._test(totals, found, sums) for found, sums in zip(self._extractions, curvature, strict=True)]
         with np.errstate(invalid="ignore", divide="ignore"):
             t = np.stack([d[0] / _jackknife_se(d) for d, _, _ in tests])
@@ -280,8 +280,8 @@ class _Contrast:
         first = self._extractions[0]
         residual = _correlations(self._C, self._C - first.loadings[0][0] @ first.loadings[0][0].T)
         numbers = self._asked, self._extractions[-1].k
-        shown = anchors, impact[0], _jackknife_se(impact), *numbers, residual, least
-        return DifTest(totals.B[:, self._group], effect, se, self._sd, *shown)
+        found = (anchors, impact[0], _jackknife_se(impact))
+        return DifTest(totals.B[:, self._group], effect, se, self._sd, *found, *numbers, residual, least)
 
     def _test(self, totals: _Sums, found: _Extraction, curvature: Array) -> tuple[Array, NDArray[np.bool_], Array]:
         """Purify the anchor, and return the effects (1 + G, m), the anchor (m), and the impact (1 + G, k)."""

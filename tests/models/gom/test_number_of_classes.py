@@ -117,7 +117,7 @@ def test_choice_outside_the_candidates_is_reported() -> None:
 
 
 def test_columns_of_nominal_items_are_made_uncorrelated(tmp_path: Path) -> None:
-    """Without classes the columns of an item depend on each other, which is no class."""
+    """Without classes the columns of an item depend on each other, and are not taken for a class."""
     for sizes in ([1], [3, 1]):
         stored = dfact.import_array(categories(2, sizes, n=300, m=12, levels=3), tmp_path / f"{len(sizes)}.zarr")
         nominal = dfact.expand_categories(stored, tmp_path / f"{len(sizes)}-nominal.zarr")
@@ -133,7 +133,7 @@ def test_missing_answers_and_subjects_without_any(tmp_path: Path) -> None:
     silent = np.vstack([R, np.zeros((60, R.shape[1]))])
     with pytest.warns(UserWarning, match="60 of 560 subjects have no response"):
         found = select(silent)
-    # Those without any response are no class of their own, and change nothing.
+    # Those without any response form no class, and change nothing.
     assert_allclose(found.table["eigenvalue"], select(R).table["eigenvalue"], rtol=1e-6)
     with pytest.warns(UserWarning, match="60 of 560"):
         stored = select(dfact.import_array(silent, tmp_path / "silent.zarr"), executor="threads")

@@ -319,7 +319,9 @@ def test_the_variance_of_clusters_is_that_of_their_means(tmp_path: Path) -> None
         np.testing.assert_array_equal(getattr(threads, name), value)
 
 
-@pytest.mark.parametrize("make", [lambda: dfact.ICQF(2), lambda: dfact.NMF(2), lambda: dfact.ExpectileMF(2, max_iter=20)], ids=repr)
+@pytest.mark.parametrize(
+    "make", [lambda: dfact.ICQF(2), lambda: dfact.NMF(2), lambda: dfact.ExpectileMF(2, max_iter=20)], ids=["ICQF", "NMF", "ExpectileMF"]
+)
 def test_parts_of_clusters_add_up_to_all_rows(make: Any) -> None:
     rng = np.random.default_rng(2)
     X, clusters = clustered_rows(rng)
