@@ -31,6 +31,7 @@ from benchmarks.cp import stochastic as cp_stochastic
 from benchmarks.cp import time_to_objective as cp_time_to_objective
 from benchmarks.engine import cluster_scaling, columns_between_passes, cost_model, dask_arrays, thousand, threads_and_workers, wide_columns
 from benchmarks.expectile import paper as emf_paper
+from benchmarks.expectile import sample_complexity
 from benchmarks.expectile import speed as emf_speed
 from benchmarks.factor_analysis import describe as describe_benchmark
 from benchmarks.faults.fits import in_forked_process
@@ -416,6 +417,14 @@ def test_speed_of_expectile_factorization(tmp_path: Path, results: Path, monkeyp
     assert len(load(results, "emf_growth")["rows"]) == 4
     assert len(load(results, "emf_out_of_core")["rows"]) == 2
     assert load(results, "emf_out_of_core")["thresholds"][-1]["held"]
+
+
+@pytest.mark.further
+def test_the_sample_complexity_of_the_expectile_paper(tmp_path: Path) -> None:
+    rows = sample_complexity.curves(2, (6, 8), (1,), (0.2, 0.5))
+    assert all(held for _, held in sample_complexity.thresholds_of(rows))
+    sample_complexity.draw(rows, tmp_path)
+    assert (tmp_path / "emf_sample_complexity.png").exists()
 
 
 @pytest.mark.further
