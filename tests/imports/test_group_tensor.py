@@ -20,7 +20,7 @@ def patients(folder: Path, seed: int = 0, **settings: Any) -> tuple[NDArray[np.f
     """Write a table of 43 patients with a grade and six measurements, some of them missing, that tell who each patient is."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(43, 6)) * [1, 10, 100, 1, 1, 1] + 5
-    X[rng.random(X.shape) < 0.1] = np.nan
+    X[rng.random(X.shape) < 0.06] = np.nan
     X[:, 4] = np.where(np.arange(43) < 20, X[:, 4], np.nan)  # more than a fifth missing
     X[:, 5] = 3.0  # never varies
     X[:, 0] = rng.permutation(43)

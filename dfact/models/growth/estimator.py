@@ -215,6 +215,8 @@ class Growing(Factorization, registered=False):
             Name of a confounder of X, or the cluster of each row, such as its school. The tests then take the new clusters as
             independent, at least ten, and those of the earlier rows as of the same kind. Genotypes have none: individuals must be
             unrelated.
+        **fit_inputs
+            Further arguments of ``fit``, such as ``sample_weight``.
 
         Returns
         -------

@@ -31,9 +31,9 @@ def elastic(**settings: Any) -> Any:
 
 
 @pytest.mark.further
-@pytest.mark.parametrize(("rank", "missing", "seed"), [(2, 0.0, 0), (3, 0.2, 1), (4, 0.1, 2)])
-def test_the_score_falls_after_the_planted_number(rank: int, missing: float, seed: int) -> None:
-    Z = planted((24, 9, 8), rank, seed, missing=missing, noise=0.5)
+@pytest.mark.parametrize(("rank", "missing", "noise", "seed"), [(2, 0.0, 0.5, 0), (3, 0.2, 0.5, 1), (4, 0.1, 0.3, 2)])
+def test_the_score_falls_after_the_planted_number(rank: int, missing: float, noise: float, seed: int) -> None:
+    Z = planted((24, 9, 8), rank, seed, missing=missing, noise=noise)
     found = replicability(elastic(n_init=3), Z, range(rank - 1, rank + 2), n_folds=4, n_starts=2, random_state=seed)
     assert found.best_params == {"n_components": rank}
     assert found.model.rank_ == rank

@@ -100,7 +100,7 @@ def test_notes_have_sizes_and_a_lower_limit() -> None:
 
 def test_what_cannot_be_told_is_named() -> None:
     """Weak classes leave an eigenvalue near the random one; the report of the model says so, too."""
-    found = [select(answers(seed, [20, 1], n=150, m=12, mixed=0.6), range(1, 4)) for seed in range(8)]
+    found = [select(answers(seed, [60, 1], n=200, m=12, mixed=0.6), range(1, 4)) for seed in range(8)]
     vague = [each for each in found if "cannot be told" in each.rule]
     assert vague
     for each in vague:
