@@ -21,6 +21,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 import dfact
+from dfact.data.coerce import as_dataset
 from dfact.engine.block_state import StateArrays
 from dfact.engine.passes import PARTIAL_SUMS, Block, PartialSums, Pass, Released, RunPass, TiledPass, Withheld, Workspace, read_only
 from dfact.linalg import kmeans, svd
@@ -171,6 +172,8 @@ def run_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     for solver in ("bcd", "stochastic"):
         select_penalty(dfact.ElasticCP(3, solver=solver, **few), waves, lambdas=[0.5, 5.0], random_state=0)
     select_by_held_out(dfact.ExpectileMF(tau=0.2, **few), skewed(1), {"n_components": [2]}, random_state=0)
+    measurements = as_dataset(rng.normal(size=(100, 20)))
+    dfact.ExpectileMF(2, tau=0.2, **few).fit_measurements(measurements, rng.normal(size=100), (5, 4))
     with monkeypatch.context() as small:
         small.setattr(kept_sample, "_ENTRIES", 1)
         small.setattr(kept_sample, "_OBSERVATIONS", 1)
