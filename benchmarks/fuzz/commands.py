@@ -227,7 +227,7 @@ def make_arguments(name: str, rng: random.Random, n_changed: int) -> list[str]:
 
 def _output(name: str) -> str:
     """Return an output of a format that the command writes."""
-    endings = {"report": ".html", "structure": ".png", "describe": ".html", "transform": ".csv", "export": ".csv"}
+    endings = {"report": ".html", "structure": ".png", "plot": ".png", "describe": ".html", "transform": ".csv", "export": ".csv"}
     return f"out{endings.get(name, '.zarr')}"
 
 
