@@ -60,6 +60,7 @@ USUAL: dict[str, dict[str, str]] = {
     "select icqf": {"n_blocks": "3x3"},
     "select nmf": {"n_blocks": "3x3"},
     "select cp": {"data": "t.zarr", "criterion": "held_out"},
+    "select gom": {"criterion": "modularity"},
     "fit admixture": {"data": "g.zarr"},
     "select admixture": {"data": "g.zarr"},
     "fit emf": {"data": "sparse.zarr"},
