@@ -374,7 +374,9 @@ def table_4(
                         points = embedded(units, seed)
                         rows[-1]["t-SNE"] = accuracy(points, labels, seed)
                         if folder is not None and seed == 0:
-                            draw(points, labels, f"{name}, {method}", folder / f"{name}-{rank}-{method}-{share:g}.png")
+                            folder.mkdir(parents=True, exist_ok=True)
+                            file = f"{name}-{rank}-{method}" + ("" if np.isnan(share) else f"-{share:g}")
+                            draw(points, labels, f"{name}, {method}", folder / f"{file}.png")
     groups = pd.DataFrame(rows).groupby(["data", "rank", "method", "asked zeros"], dropna=False, sort=False)
     table = groups.mean().assign(sd=groups["accuracy"].std(ddof=0), lowest=groups["accuracy"].min(), highest=groups["accuracy"].max())
     report("elastic_cp_table_4", [{str(key): value for key, value in row.items()} for row in table.reset_index().to_dict("records")])
