@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dfact.genetics.importer import import_genotypes
     from dfact.imports.arrays.array import import_array
     from dfact.imports.arrays.triplets import import_triplets
+    from dfact.imports.joins.group_tensor import stack_groups
     from dfact.imports.joins.indicators import expand_categories
     from dfact.imports.joins.join import join_datasets
     from dfact.imports.tables.table import import_table
@@ -90,6 +91,7 @@ __all__ = [
     "save_model",
     "selection",
     "serve_metrics",
+    "stack_groups",
     "write_report",
 ]
 for _name in absent():
@@ -117,6 +119,7 @@ _MODULES |= {
     "plan": "dfact.models.estimator",
     "save_model": "dfact.models.persistence",
     "serve_metrics": "dfact.monitoring.metrics",
+    "stack_groups": "dfact.imports.joins.group_tensor",
     "write_report": "dfact.report.write",
 }
 

@@ -81,6 +81,7 @@ NAMES: Mapping[str, str] = {
     "selection.select_by_held_out": "dfact.models.expectile.held_out_entries",
     "selection.select_by_modularity": "dfact.models.gom.modularity",
     "selection.select_each_by_held_out": "dfact.models.expectile.held_out_entries",
+    "selection.select_number_of_classes": "dfact.models.gom.number_of_classes",
     "selection.select_number_of_components": "dfact.models.pca.number_of_components",
     "selection.select_penalty": "dfact.models.cp.penalty_selection",
     "report.plot_memberships": "dfact.models.gom.plots",

@@ -1,10 +1,11 @@
 """Tables of the elastic-net PARAFAC paper: a solution path (1), recovery of planted factors (2, 3), clustering of images (4).
 
-    python -m benchmarks.cp.paper [--tables 1 2 3 4] [--starts random svd] [--repetitions N]
+    python -m benchmarks.cp.paper [--tables 1 2 3 4] [--starts random svd] [--repetitions N] [--tsne [FOLDER]]
 
 By default all tables are computed, with 50, 50 and 30 simulations, and with images clustered from 5 starts.
 CP-ALS needs TensorLy (pip install 'dfact[tensor]') and is omitted without it. The paper's images, COIL-20, are not
-available: table 4 uses scikit-learn's digits, and drawings of balls on a turntable.
+available: table 4 uses scikit-learn's digits, and drawings of balls on a turntable. With --tsne it also clusters two t-SNE components of
+the factors, as the paper does, and draws those of the first start into FOLDER (figures 3 and 4); some ten seconds for each fit.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from itertools import count, islice
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
+from sklearn.manifold import TSNE
 
 import dfact
 from benchmarks.common import exit_code, report
@@ -29,6 +32,7 @@ from benchmarks.cp.paper_figures import TABLE_2, TABLE_3, Figures
 from dfact.data.synthetic import PlantedTensor, elastic_cp_simulation
 from dfact.engine.threads import single_threaded
 from dfact.models.cp.path import SolutionPath
+from dfact.report.plots import new_figure
 
 Thresholds = list[tuple[str, bool]]
 Factors = list[NDArray[np.float64]]
@@ -36,8 +40,9 @@ Factors = list[NDArray[np.float64]]
 ALPHAS = (0.2, 0.8, 0.98)
 NAMES = {"bcd": ("SPML", "SPMS"), "stochastic": ("SPMLR", "SPMSR")}  # tolerances of the paper: for the path and its refinement
 TABLE_4 = """The paper, on COIL-20: CP-ALS 0.637 (rank 20) and 0.561 (30), refined solutions of its stochastic solver 0.724 and 0.752
-from random starts; of clusters, it says, of two t-SNE components of the factors. This is not COIL-20, and no t-SNE: K-means (the
-best of 20 starts) on the image mode's factors, each of length 1; `pixels` on the images as they are. `asked zeros` is the least share
+from random starts; of clusters, it says, of two t-SNE components of the factors. This is not COIL-20: K-means (the best of 20 starts)
+on the image mode's factors, each of length 1 (`accuracy`), and with --tsne on two t-SNE components of them (`t-SNE`); `pixels` on the
+images as they are. `asked zeros` is the least share
 of zeros of the factors' entries, `zeros` that of the first step of the path (α = 0.8, λ from 0.1 to 10) that has it, the last if
 none; refined. LRTI as in tables 2 and 3. digits: scikit-learn's, 1797 images of 8×8. balls: 20 objects of 4 to 9 balls
 on a turntable, seen from 72 angles, 1440 images of 20×20. Images are mode 1, from 0 to 1."""
@@ -312,6 +317,24 @@ def accuracy(features: NDArray[np.float64], labels: NDArray[np.intp], seed: int)
     return float(together[linear_sum_assignment(-together)].sum() / len(labels))
 
 
+def embedded(features: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+    """Return two t-SNE components of the features."""
+    with single_threaded():
+        found = TSNE(2, init="pca", random_state=seed, perplexity=min(30.0, (len(features) - 1) / 3)).fit_transform(features)
+    return np.asarray(found, np.float64)
+
+
+def draw(points: NDArray[np.float64], labels: NDArray[np.intp], title: str, file: Path) -> None:
+    """Draw the components with the number of each image's object: figures 3 and 4."""
+    figure = new_figure(6, 6)
+    axes = figure.add_subplot()
+    axes.scatter(*points.T, s=0)
+    for (x, y), label in zip(points, labels, strict=True):
+        axes.text(x, y, str(label), color=f"C{label % 10}", fontsize=6, ha="center", va="center")
+    axes.set_title(title)
+    figure.savefig(file)
+
+
 def solutions(Z: NDArray[np.float64], rank: int, seed: int, shares: Sequence[float]) -> Iterator[tuple[str, float, Factors]]:
     """Yield method, requested share of zeros, and factors."""
     if find_spec("tensorly"):
@@ -325,7 +348,15 @@ def solutions(Z: NDArray[np.float64], rank: int, seed: int, shares: Sequence[flo
         yield "SPMS(0.8)", share, [np.asarray(A) for A in path.at(step, refined=True).factors_]
 
 
-def table_4(data: dict[str, Images], seeds: int, ranks: Sequence[int] = (20, 30), shares: Sequence[float] = (0, 0.02, 0.1)) -> Thresholds:
+def table_4(
+    data: dict[str, Images],
+    seeds: int,
+    ranks: Sequence[int] = (20, 30),
+    shares: Sequence[float] = (0, 0.02, 0.1),
+    *,
+    tsne: bool = False,
+    folder: Path | None = None,
+) -> Thresholds:
     """Compute table 4: clusters of images by their factors, compared with clusters by their pixels."""
     rows: list[dict[str, Any]] = []
     for name, (Z, labels) in data.items():
@@ -339,6 +370,11 @@ def table_4(data: dict[str, Images], seeds: int, ranks: Sequence[int] = (20, 30)
                     row = {"data": name, "method": method, "rank": rank, "asked zeros": share, **known}
                     units = found[0] / np.linalg.norm(found[0], axis=0)
                     rows.append({**row, "error": relative_error(Z, found), "accuracy": accuracy(units, labels, seed)})
+                    if tsne:
+                        points = embedded(units, seed)
+                        rows[-1]["t-SNE"] = accuracy(points, labels, seed)
+                        if folder is not None and seed == 0:
+                            draw(points, labels, f"{name}, {method}", folder / f"{name}-{rank}-{method}-{share:g}.png")
     groups = pd.DataFrame(rows).groupby(["data", "rank", "method", "asked zeros"], dropna=False, sort=False)
     table = groups.mean().assign(sd=groups["accuracy"].std(ddof=0), lowest=groups["accuracy"].min(), highest=groups["accuracy"].max())
     report("elastic_cp_table_4", [{str(key): value for key, value in row.items()} for row in table.reset_index().to_dict("records")])
@@ -348,11 +384,12 @@ def table_4(data: dict[str, Images], seeds: int, ranks: Sequence[int] = (20, 30)
     return []
 
 
+IMAGES = {"digits": digits, "balls": balls}
 TABLES: dict[int, tuple[Callable[..., Thresholds], int]] = {  # with their repetitions, those of the paper for 2 and 3
     1: (table_1, 50),
     2: (table_2, 50),
     3: (table_3, 30),
-    4: (lambda seeds: table_4({"digits": digits(), "balls": balls()}, seeds), 5),
+    4: (lambda seeds, data, **settings: table_4({name: IMAGES[name]() for name in data}, seeds, **settings), 5),
 }
 
 
@@ -361,11 +398,17 @@ def main() -> int:
     parser.add_argument("--tables", nargs="*", type=int, choices=list(TABLES), default=list(TABLES))
     parser.add_argument("--starts", nargs="*", choices=["random", "svd"], default=["random", "svd"], help="halves of tables 2 and 3")
     parser.add_argument("--repetitions", type=int, help="of every table that is asked for")
+    parser.add_argument("--images", nargs="*", choices=list(IMAGES), default=list(IMAGES), help="of table 4")
+    parser.add_argument("--ranks", nargs="*", type=int, default=[20, 30], help="of table 4")
+    parser.add_argument("--tsne", nargs="?", type=Path, const=False, help="t-SNE in table 4, drawn into this folder, if given")
     options = parser.parse_args()
     thresholds: Thresholds = []
+    of_images = {"data": options.images, "ranks": options.ranks, "tsne": options.tsne is not None, "folder": options.tsne or None}
+    halves = [{"init": init} for init in options.starts]
+    alternatives: dict[int, list[dict[str, Any]]] = {2: halves, 3: halves, 4: [of_images]}
     for number in options.tables:
         run, repetitions = TABLES[number]
-        for settings in [{"init": init} for init in options.starts] if number in {2, 3} else [{}]:
+        for settings in alternatives.get(number, [{}]):
             thresholds += run(options.repetitions or repetitions, **settings)
     return exit_code(thresholds)
 

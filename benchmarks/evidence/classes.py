@@ -20,6 +20,14 @@ mixed, with missing answers, and above all with classes that resemble each other
 is a lower limit. The range of 95% of the resamples is not a confidence interval: it contains the modularity of 10,000 people of the same
 population in 77 to 90% of datasets, less than a calibrated interval does (92%). So it is named a range of resamples, and has no bar.
 
+`dfact select gom` counts eigenvalues by parallel analysis (PA) instead. These figures are of other datasets than those of the table: 800
+people in 3 to 6 classes, 25 to 30% of them with mixed memberships. With binomial answers to 60 items, 12 datasets for each kind of sizes
+(1 : 2 : … : K, 8 : 1 : … : 1, equal), PA was right in all, and modularity in 17%, 0% and 92%. With any probabilities of the categories,
+25 to 99 items of 2 to 7 categories, 40 datasets, PA was right in 85% ± 6 (1 : 2 : … : K) and 72% ± 7 (8 : 1 : … : 1). It was wrong without
+printing that the number cannot be told in 7% and 0%. The deviance of held-out answers was right in 24 of 24 binomial datasets, and chose
+too few classes in 21 of 24 of the other kind. Three equal classes of sparse answers, 90% of them 0, are a limit: without its margin of 2%,
+PA found too many in 11 of 12 datasets and printed in each that the number cannot be told. Modularity was right in 83% of them.
+
 Nominal items have categories without an order. Two classes prefer different categories and have the same mean code.
 Fitted to the codes, the classes are not found; fitted to indicators (`dfact indicators`) they are.
 """
@@ -51,7 +59,7 @@ MODULARITY = Statement("modularity", "The number of classes, by the highest fuzz
 FEWER = Statement("modularity, fewer", "The number of classes, by the highest fuzzy modularity.", "too few")
 RANGE = Statement(
     "range of resamples",
-    "Whether low and high of a number of classes contain the modularity of 10,000 people; not claimed.",
+    "Whether resampled_2.5% and resampled_97.5% of a number of classes contain the modularity of 10,000 people; not claimed.",
     "coverage",
     nominal=0.95,
 )
@@ -87,7 +95,7 @@ def simulate_ranges(condition: str, seed: int) -> Counts:
     candidates = range(2, K + 1)
     table = dfact.selection.select_by_modularity(_model(), sample, candidates, n_resamples=_RESAMPLES, random_state=seed).table
     large = dfact.selection.select_by_modularity(_model(), population, candidates).table["modularity"]
-    inside = (table["low"] <= large) & (large <= table["high"])
+    inside = (table["resampled_2.5%"] <= large) & (large <= table["resampled_97.5%"])
     return {RANGE.name: (float(inside.sum()), float(len(inside)))}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from benchmarks.evidence.calibration import Topic, section
 
 GUIDE = Path(__file__).resolve().parents[2] / "dfact" / "guides" / "evidence.md"
-NAMES = ("effects", "items", "factors", "scales", "stability", "tensors", "sizes", "classes")
+NAMES = ("effects", "items", "dependence", "factors", "scales", "stability", "tensors", "sizes", "incomplete", "classes")
 """Topics in the order of their sections."""
 
 PREAMBLE = """\

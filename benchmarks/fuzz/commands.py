@@ -59,7 +59,7 @@ USUAL: dict[str, dict[str, str]] = {
     "fit cpals": {"data": "t.zarr"},
     "select icqf": {"n_blocks": "3x3"},
     "select nmf": {"n_blocks": "3x3"},
-    "select cp": {"data": "t.zarr"},
+    "select cp": {"data": "t.zarr", "criterion": "held_out"},
     "fit admixture": {"data": "g.zarr"},
     "select admixture": {"data": "g.zarr"},
     "fit emf": {"data": "sparse.zarr"},

@@ -62,7 +62,7 @@ PICTURES = (
     Picture(
         "How many classes?",
         "Modularity of memberships with 2 to 6 classes.",
-        "dfact select gom dfact-demo/answers.zarr chosen.model -k 2-6 --seed 0 --plot modularity.png",
+        "dfact select gom dfact-demo/answers.zarr chosen.model -k 2-6 --criterion modularity --seed 0 --plot modularity.png",
         "classes",
     ),
     Picture(

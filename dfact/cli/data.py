@@ -377,6 +377,29 @@ def indicators(data: Location, destination: Location, items: tuple[str, ...], li
     click.echo(dataset_text(dataset))
 
 
+@click.command("stack-groups", epilog=example("dfact stack-groups dfact-demo/answers.zarr genders.zarr --by gender"))
+@click.argument("data", type=InputLocation())
+@click.argument("destination", metavar="DEST", type=OutputLocation())
+@click.option("--by", required=True, metavar="NAME", help="Categorical confounder with the groups, such as the grade of a disease.")
+@choice("--scale", "range none", "Scale each item to [0, 1] by its lowest and highest answer, or leave it as it is.")
+@click.option("--max-missing", default=0.2, metavar="SHARE", help="Largest share of missing answers with which an item is kept.")
+@click.option("--seed", "random_state", type=click.IntRange(0), default=0, metavar="NUMBER", help="Seed of the draws.")
+@overwrite_option
+def stack_groups_command(data: Location, destination: Location, **settings: Any) -> None:
+    """Stack groups of participants into a tensor of groups × participants × items.
+
+    The groups are the levels of a categorical confounder of DATA. As many participants as the smallest group has are drawn at random
+    from each. Missing answers stay missing. 'dfact fit cp' and 'dfact select cp' then find which items change together from group to group.
+    """
+    from dfact.cli.info import dataset_text
+    from dfact.imports.joins.group_tensor import stack_groups
+    from dfact.progress import Progress
+
+    with closing(Progress("stack-groups")) as progress:
+        dataset = stack_groups(read_dataset(data), destination, progress=progress.update, **settings)
+    click.echo(dataset_text(dataset))
+
+
 @click.command(
     epilog=example(
         "dfact import dfact-demo/phq9.csv phq9.zarr --items 'P*' --id-column person --missing -9",

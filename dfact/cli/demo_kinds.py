@@ -128,7 +128,7 @@ KINDS = {
             Step("Import the tensor:", f"dfact import-array {FOLDER}/spectra.npz {FOLDER}/spectra.zarr --object X"),
             Step(
                 "Choose the number of components, up to six, by replicability and core consistency:",
-                f"dfact select cp {FOLDER}/spectra.zarr {FOLDER}/spectra.model -k 6 --folds 4 --starts 2 --seed 0",
+                f"dfact select cp {FOLDER}/spectra.zarr {FOLDER}/spectra.model -k 6 --starts 2 --seed 0",
             ),
         ),
         f"dfact fit cp {FOLDER}/spectra.zarr three.model -k 3 --lam 1e-6 --init svd --seed 0 --plot modes.png",

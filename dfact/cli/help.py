@@ -31,6 +31,8 @@ _GUIDES = {
     "report": "tour",
     "select": "selection",
     "stability": "stability",
+    "plot": "tensors",
+    "stack-groups": "tensors",
     "transform": "import",
     "update": "updates",
 }

@@ -14,14 +14,14 @@ import click
 
 import dfact
 from dfact.catalogue import INSTALLED, MISSING, load
-from dfact.cli.data import import_array_command, import_command, import_triplets_command, indicators, join
+from dfact.cli.data import import_array_command, import_command, import_triplets_command, indicators, join, stack_groups_command
 from dfact.cli.demo import demo
 from dfact.cli.export import export
 from dfact.cli.extensions import MODEL_PREFIX, extension_command, extension_model_command, list_extensions
 from dfact.cli.help import help_command, name_guides
 from dfact.cli.info import info
 from dfact.cli.model_commands import fit_command, model_specs, select_command
-from dfact.cli.report import report
+from dfact.cli.report import plot, report
 from dfact.cli.stability import stability
 from dfact.cli.transform import transform
 from dfact.cli.update import update
@@ -119,6 +119,7 @@ for command in (
     import_array_command,
     import_triplets_command,
     indicators,
+    stack_groups_command,
     join,
     info,
     fit,
@@ -127,6 +128,7 @@ for command in (
     transform,
     update,
     export,
+    plot,
     report,
     help_command,
 ):

@@ -36,6 +36,7 @@ from dfact.cli.options import (
     weights_option,
 )
 from dfact.cli.types import FittingCommand, InputLocation, OutputLocation, with_value
+from dfact.errors import DataError
 from dfact.storage.location import Location
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from dfact.data.dataset import Dataset
     from dfact.engine.memory_plan import Plan
     from dfact.models.estimator import Factorization
+    from dfact.models.fit_task import FitTask
     from dfact.selection.result import Selection
 
 
@@ -99,6 +101,8 @@ class ModelSpec:
     """Parameter of which ``fit`` takes several values: the estimator's ``fit_each`` fits a model for each."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Parameters of the model without an option, with the reason."""
+    other_data: tuple[Sequence[str], str] | None = None
+    """Names of those ``options`` that describe another kind of data, and the function that prepares its fit with them."""
 
 
 _confounders_option = click.option("--no-confounders", is_flag=True, help="Ignore the confounders of the dataset.")
@@ -140,6 +144,11 @@ def fit_command(spec: ModelSpec) -> click.Command:
             )
         parameters |= {spec.each: values[0]} if spec.each else {}
         path = None if plan_only else model
+        names, function = spec.other_data or ((), "")
+        other = {name: parameters.pop(name) for name in names}
+        prepare = partial(resolve_name(function), **other) if any(value is not None for value in other.values()) else None
+        if prepare is not None and (sites or len(values) > 1):
+            raise click.UsageError(f"--{names[0]} goes with one value of --{spec.each} and without --sites.")
         if sites:
             several = len(values) > 1
             require_no_options(
@@ -153,7 +162,7 @@ def fit_command(spec: ModelSpec) -> click.Command:
             if len(values) > 1:
                 run_fits(estimator, dataset, values, path, plot, overwrite)
             else:
-                run_fit(estimator, dataset, path, plot, overwrite)
+                run_fit(estimator, dataset, path, plot, overwrite, prepare)
 
     shared = [computing_options, *([checkpoint_options] if spec.checkpoint else ()), *_row_options(spec)]
     shared += [plan_option, json_option, _plot_option(spec.plot, each=spec.each), overwrite_option, sites_option]
@@ -204,12 +213,13 @@ def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
                 else:
                     found = search(spec.entry.load()(**parameters, executor=resolved), dataset, **settings)
             selections = found if len(outputs) > 1 else [found]
-            for write, selection in zip(writes, selections, strict=True):
+            for write, selection, (path, _) in zip(writes, selections, outputs, strict=True):
+                _require_choice(selection, path)
                 write(selection.model, partial(resolve_name(select.plot[0]), selection) if select.plot else None)
         if wants_json():
             _print_selections(selections, outputs)
             return
-        texts = [f"{selection_text(selection)}\n\n{model_text(selection.model)}" for selection in selections]
+        texts = ["\n\n".join([selection_text(each), *([] if each.model is None else [model_text(each.model)])]) for each in selections]
         if len(outputs) > 1 and model is not None:
             texts = [f"{path}\n{text}" for (path, _), text in zip(outputs, texts, strict=True)]
         click.echo("\n\n".join(texts))
@@ -218,6 +228,16 @@ def select_command(spec: ModelSpec, select: SelectSpec) -> click.Command:
     each = select.each[0] if select.each else None
     shared += [json_option, _plot_option(select.plot[1] if select.plot else spec.plot, each=each), overwrite_option, sites_option]
     return _command(spec, select, run, shared, each, one_fit=select.one_fit)
+
+
+def _require_choice(selection: "Selection", path: Location | None) -> None:
+    """Print a selection without a choice and raise DataError if its model is to be written."""
+    from dfact.report.selection import selection_text
+
+    if selection.model is None and path is not None:
+        click.echo(selection_text(selection))
+        names = ", ".join(selection.best_params)
+        raise DataError(f"{path} is not written: the rule chooses none of the candidates for {names}; see the table, and fit a chosen one")
 
 
 def _row_options(spec: ModelSpec) -> list[Option]:
@@ -246,8 +266,15 @@ def _read(data: Location, no_confounders: bool, weighted: bool | None, spec: Mod
     return dataset.with_confounders(None) if no_confounders else dataset
 
 
-def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, plot: Location | None, overwrite: bool) -> None:
-    """Fit the model and write it to ``path``; without a path, only print the plan."""
+def run_fit(
+    model: "Factorization",
+    dataset: "Dataset",
+    path: Location | None,
+    plot: Location | None,
+    overwrite: bool,
+    prepare: "Callable[[Factorization, Dataset], FitTask[Any]] | None" = None,
+) -> None:
+    """Fit the model and write it to ``path``; without a path, only print the plan. ``prepare`` is by default the model's own."""
     from dfact.engine.checkpoint import resume_point
     from dfact.models.persistence import is_result_of, load_model
     from dfact.progress import Progress
@@ -256,7 +283,7 @@ def run_fit(model: "Factorization", dataset: "Dataset", path: Location | None, p
     from dfact.signals import finish_before_stop
     from dfact.storage.groups import exists, remove
 
-    task = model.prepare(dataset)
+    task = model.prepare(dataset) if prepare is None else prepare(model, dataset)
     _check_plan(task.plan(), path)
     if path is None:
         return

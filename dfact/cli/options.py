@@ -258,6 +258,15 @@ weights_option = _weights_option("used if the dataset has any")
 fitted_weights_option = _weights_option("as in the fit of MODEL")
 
 
+clusters_option = click.option(
+    "--clusters",
+    metavar="COLUMN",
+    help="Confounder of DATA with the cluster of each row, such as its school, if rows of the same cluster are alike. Standard errors and "
+    "tests then take clusters, not rows, as independent; at least 10 are needed.",
+    show_default="rows are independent",
+)
+
+
 def choose_weights(dataset: "Dataset", weighted: bool | None, *, taken: bool = True) -> "Dataset":
     """Return the dataset as ``--weights/--no-weights`` says, by default with the weights that it has, and print whether they are used.
 

@@ -141,6 +141,13 @@ class Counts(ParameterType):
         return list(dict.fromkeys(counts))
 
 
+class CountsOrAll(Counts):
+    """Integers and ranges, or "all": None."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int] | None:  # type: ignore[override]
+        return None if value == "all" else super().convert(value, param, ctx)
+
+
 class MatrixShape(ParameterType):
     """Numbers of rows and columns, such as 1000x300."""
 
@@ -180,6 +187,24 @@ class PodSize(ParameterType):
         if size < _LEAST_POD:
             self.fail(f"{value!r} is too little for a pod, expected 1GiB or more", param, ctx)
         return size
+
+
+class NamedOrNumbers(ParameterType):
+    """One of some names, or two numbers separated by a comma."""
+
+    name = "name"
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | tuple[float, float]:
+        if value in self.names or isinstance(value, tuple):
+            return value  # type: ignore[no-any-return]  # click hands over any value
+        try:
+            first, second = (float(number) for number in value.split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not valid, expected {', '.join(self.names)} or two numbers such as 2,1", param, ctx)
+        return first, second
 
 
 class NumberOrWord(ParameterType):

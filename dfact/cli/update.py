@@ -7,6 +7,7 @@ import click
 
 from dfact.cli.options import (
     choose_fitted_weights,
+    clusters_option,
     example,
     executor_for,
     executor_option,
@@ -33,6 +34,7 @@ DRIFT = 3
 @click.option("--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.05, help="Familywise error rate of drift.")
 @click.option("--output", type=OutputLocation(), help="Location of the updated model, in place of MODEL.")
 @fitted_weights_option
+@clusters_option
 @memory_option
 @executor_option
 @scheduler_option
@@ -45,6 +47,7 @@ def update(
     level: float,
     output: Location | None,
     weighted: bool | None,
+    clusters: str | None,
     memory_limit: str | None,
     executor: str | None,
     scheduler: str | None,
@@ -67,6 +70,8 @@ def update(
 
     if check and (output is not None or overwrite):
         raise click.UsageError("--check changes nothing; remove --output and --overwrite, or --check.")
+    if clusters is not None and not check:
+        raise click.UsageError("--clusters is of the tests of --check; add --check, or remove --clusters.")
     target = model if output is None else output
     estimator = load_model(model)
     if not isinstance(estimator, Growing):
@@ -77,7 +82,7 @@ def update(
         estimator.set_params(executor=resolved, memory_limit=memory_limit, callbacks=[progress])
         dataset = choose_fitted_weights(read_dataset(data), weighted, estimator, model)
         if check:
-            found: Any = estimator.drift(dataset, level=level)
+            found: Any = estimator.drift(dataset, level=level, clusters=clusters)
         else:
             estimator.update_prepared(estimator.prepare_update(dataset), level=level)
             found = estimator.growth_.drift

@@ -52,7 +52,7 @@ class PlantedMemberships:
         return self.memberships @ self.item_parameters.T
 
 
-def gom_simulation(rho: float, n: int, seed: int) -> PlantedMemberships:
+def gom_simulation(rho: float, n: int, seed: int, n_items: int | None = None) -> PlantedMemberships:
     """Simulate the data of the grade-of-membership paper (section 7.3): n subjects, n/4 items, 3 classes, responses from 0 to 4.
 
     The first three quarters of the subjects are pure, a quarter in each class; the others have the
@@ -63,7 +63,7 @@ def gom_simulation(rho: float, n: int, seed: int) -> PlantedMemberships:
     k, levels, quarter = 3, 4, n // 4
     r = rng.uniform(0, 0.5, (n - k * quarter, k - 1))
     memberships = np.vstack([np.repeat(np.eye(k), quarter, axis=0), np.column_stack([r, 1 - r.sum(axis=1)])])
-    B = rng.random((quarter, k))
+    B = rng.random((quarter if n_items is None else n_items, k))
     item_parameters = rho * B / B.max()
     return PlantedMemberships(rng.binomial(levels, memberships @ item_parameters.T / levels), memberships, item_parameters)
 

@@ -126,7 +126,8 @@ def selection_document(selection: Any) -> dict[str, Any]:
     return {
         "best": selection.best_params,
         "candidates": selection.table,
-        "model": model_document(selection.model) | {"selection": None},  # it is this document
+        # The selection of the model is this document.
+        "model": None if selection.model is None else model_document(selection.model) | {"selection": None},
     }
 
 
@@ -182,6 +183,8 @@ def comparison_document(comparison: Comparison, model: Any) -> dict[str, Any]:
         "impact": comparison.impact(names),
         "items": comparison.effects,
         "untested": comparison.untested,
+        "number_of_factors": None if comparison.item_tests is None else comparison.item_tests.of_numbers(comparison.items),
+        "n_clusters": comparison.n_clusters,
         "mantel_tests": comparison.mantel_tests,
         "unscreened": comparison.unscreened,
         "dif_items": comparison.dif_items,

@@ -99,7 +99,8 @@ def anchor_lines(model: Any) -> Iterator[tuple[str, str]]:
         factors = rows.index.get_level_values("factor")
         counts = zip(factors, rows["anchors"], rows["items"], rows["weak"], strict=True)
         weak = [f"{factor} ({anchors} of {items})" for factor, anchors, items, is_weak in counts if is_weak]
-        text = f"{rows['anchors'].sum()} of {len(model.column_labels_)} items carry the anchor"
+        shown = f"{rows['anchors'].sum()} of {len(model.column_labels_)} {model.vocabulary.items}"
+        text = f"{shown} show no difference beyond {NEGLIGIBLE:g} SD; the others are measured against them"
         groups = f" ({size[0]} and {size[1]} {model.vocabulary.rows})" if size else ""
         if size and min(size) < FEWEST:
             yield f"{name}{groups}", f"not given, as fewer than {FEWEST} {model.vocabulary.rows} are on one side"
@@ -109,13 +110,14 @@ def anchor_lines(model: Any) -> Iterator[tuple[str, str]]:
 
 def anchor_rule() -> str:
     """Describe which items carry the anchor."""
-    return f"An item carries the anchor if its effect is below {NEGLIGIBLE:g} standard deviations, or twice its standard error."
+    below = f"its effect is below {NEGLIGIBLE:g} standard deviations (SD) of its answers, or below twice its standard error"
+    return f"An item counts as one without a difference, and belongs to the anchor, if {below}."
 
 
 def headings(model: Any) -> list[str]:
-    """Return a line for each difference: its name, its impact on each factor, and the items that carry its anchor.
+    """Return a line for each difference: its name, its impact on each factor if there are intervals over refits, and its anchor.
 
-    The impact has its intervals over refits if they are known.
+    Without intervals an impact is not printed: its unit is that of the penalty, and nothing says how far it is from 0.
     """
     from dfact.models.bounded_nmf.effects import group_effects
 
@@ -124,5 +126,5 @@ def headings(model: Any) -> list[str]:
     for i, (name, anchored) in enumerate(anchor_lines(model)):
         ends = _interval(model, "impact", i)
         values = ", ".join(f"{factor} {value:+.2f}{end}" for factor, value, end in zip(names, impact[i], ends, strict=True))
-        lines.append(f"{name}: {anchored}" if np.isnan(impact[i]).all() else f"{name}: impact {values}; {anchored}")
+        lines.append(f"{name}: impact {values}; {anchored}" if any(ends) and not np.isnan(impact[i]).all() else f"{name}: {anchored}")
     return lines

@@ -17,6 +17,8 @@ def drift_text(model: Any, drift: Drift) -> str:
     about = (
         f"{drift.rows:.0f} new {words.rows}, {tests} tests of {words.items} and {words.components}, familywise error rate {drift.level:g}"
     )
+    if drift.clusters:
+        about += f", {drift.clusters:.0f} clusters taken as independent"
     if not drift.found:
         return f"{about}: no drift"
     shown = drifted(table)
@@ -33,7 +35,7 @@ def drifted(table: pd.DataFrame) -> pd.DataFrame:
 def drift_document(model: Any, drift: Drift) -> dict[str, Any]:
     """Describe the comparison of new rows with those that a model has seen."""
     table = drift.table(model.column_labels_, model.get_feature_names_out())
-    return {"level": drift.level, "n_new": drift.rows, "drift": drift.found, "tests": table}
+    return {"level": drift.level, "n_new": drift.rows, "n_clusters": round(drift.clusters), "drift": drift.found, "tests": table}
 
 
 def growth_document(model: Any) -> dict[str, Any]:

@@ -19,7 +19,8 @@ _WHAT = {
 def resamples_text(stability: Stability | TensorStability, rows: str) -> str:
     """Describe what the refits are of, such as "100 refits to bootstrap samples of the participants"."""
     what = _WHAT.get(stability.resampling, stability.resampling).format(rows=rows)
-    return f"{stability.n_refits} refits {'to' if stability.resampling in _WHAT else 'with'} {what}"
+    drawn = stability.resampling in _WHAT or stability.resampling.endswith(" clusters")
+    return f"{stability.n_refits} refits {'to' if drawn else 'with'} {what}"
 
 
 def remarks(model: Any) -> list[str]:

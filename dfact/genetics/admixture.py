@@ -15,14 +15,13 @@ from dfact.data.validation import locate_noninteger
 from dfact.engine.memory_plan import Footprint
 from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, read_tiles, run, state_rows, step_tiles
-from dfact.engine.tiles import TileBroadcast
 from dfact.errors import DataError, ParameterError, warn
 from dfact.genetics.footprint import fit_footprint, takes_newton_steps
 from dfact.kernels.binomial import EDGE
 from dfact.models.binomial.codes import MAX_TRIALS, Codes, require_counts
-from dfact.models.binomial.fit import Maximum, begin, maximize_likelihood
+from dfact.models.binomial.fit import Maximum, begin, held_out_deviance, maximize_likelihood
 from dfact.models.binomial.growth import FigurePass, FrequencySurrogate, grow_likelihood, measure_new, sum_rows
-from dfact.models.binomial.passes import CountPass, DeviancePass, ProjectionPass, StepPass
+from dfact.models.binomial.passes import CountPass, ProjectionPass, StepPass
 from dfact.models.binomial.row_block import ColumnWeights
 from dfact.models.binomial.shrinkage import InformationPass, find_places, typical_memberships
 from dfact.models.binomial.start import labelled_start, random_start, start_best
@@ -373,10 +372,9 @@ class Admixture(Growing):
         Return the deviance of the counts of the view ``held_out`` from the maximum, their number, and the number of passes.
         """
         codes = Codes(task.problem.codes.trials)  # the views have added the offset
-        _, maximum = yield from self.maximize(replace(task, problem=AdmixtureProblem(codes, curved=task.problem.curved)))
-        pass_ = DeviancePass(codes, task.dtype, maximum.state)
-        deviance = yield from run(pass_, TileBroadcast(maximum.frequencies, task.dtype), held_out)
-        return np.array([float(deviance.total), float(deviance.count), float(maximum.n_passes)])
+        task = replace(task, problem=AdmixtureProblem(codes, curved=task.problem.curved))
+        _, maximum = yield from self.maximize(task)
+        return (yield from held_out_deviance(self._step_pass(task), maximum, held_out))
 
     def refit(self, task: FitTask[AdmixtureProblem], weights: ColumnWeights) -> Solver[str]:
         """Maximize the likelihood with weights of the SNPs, from the fitted frequencies. Return the name of the state's memberships."""

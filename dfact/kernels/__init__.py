@@ -8,6 +8,7 @@ Shape letters used in all kernels:
 
     bound_fill, admm                a step of the rows of ICQF in an iteration, by either solver
     active_set, pivoting            a row of ICQF at its optimum: the loop over violated bounds, and the tableau it works on
+    norms                           the same problems of ICQF with a norm as penalty, of many columns and of rows at their optimum
     box_qp, elastic_net             quadratic programs of many columns with one Gram matrix: in a box, with an ℓ1 penalty
     expectile, expectile_dense      rows of expectile regression: any, and those with few missing entries
     cp, samples, adamax             tensors: column updates, samples of slices, and their steps

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from dfact.kernels.box_qp import accelerate, descend
 from dfact.kernels.jit import inlined, kernel
+from dfact.kernels.norms import descend_column
 
 Floats = NDArray[np.floating]
 Integers = NDArray[np.int32]
@@ -45,6 +46,8 @@ def bounded_step(
     values_new: Floats,
     gram: Floats,
     cross: Floats,
+    norm_p: float = 0.0,
+    norm_q: float = 0.0,
 ) -> tuple[float, float, float, int]:
     """Move the factors X (k, n) given Q (k, m), in place; update the multipliers of the bounds and the sums for the step of Q.
 
@@ -53,6 +56,9 @@ def bounded_step(
     is the transpose of their rows of Q, G is QQ'. Their target B, the weights D of the rows and the multipliers are those of
     :func:`bound_fill`, which processes as many rows at a time as ``target`` (rows, m) has. Multipliers are written to indices_new
     and values_new (n·m), XDSX' to gram (k, k) and XDSB to cross (k, m), with the sample weights S (n).
+
+    With norm_p and norm_q the penalty is beta·φ of :mod:`dfact.kernels.norms`, and not part of the sum that is returned. A call without
+    them compiles no code for them.
 
     Returns the two sums of :func:`bound_fill`, the penalty before the step without beta, each row times its sample weight, and
     the number of multipliers.
@@ -90,8 +96,11 @@ def bounded_step(
                 ridge[i] = strength / weights[i]
         for q in range(n_free):
             for i in range(size):
-                linear[q, i] = products[i, q] - (zero if squared else strength / weights[i])
-        if accelerated:
+                linear[q, i] = products[i, q] - (zero if squared or norm_p > 0.0 else strength / weights[i])
+        if norm_p > 0.0:
+            for i in range(size):
+                descend_column(x, linear, G, n_free, i, float(strength / weights[i]), float(w_max), norm_p, norm_q, sweeps, 0.0)
+        elif accelerated:
             accelerate(x, linear, G, n_free, ridge, top, sweeps, 0.0)
         else:
             descend(x, linear, G, n_free, ridge, top, sweeps, 0.0)

@@ -7,9 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh_tridiagonal
 
-from dfact.errors import ParameterError
+from dfact.errors import ParameterError, warn
 
 Array = NDArray[np.float64]
+
+_ROWS_PER_COLUMN = 3
+"""Rows of a pair of columns for each column, of which incomplete data need about so many: with 2, four factors are found in half of the
+samples (the guide on evidence)."""
 
 
 @dataclass(frozen=True)
@@ -50,19 +54,35 @@ def parallel_analysis(
     random correlations are divided by √(v_i v_j), which is their distribution to first order.
 
     With missing entries, ``shares`` (m, m) of the n rows have both of two different columns. A correlation over fewer rows varies
-    more, so the random ones are divided by the roots of the shares, to first order as well.
+    more, so the random ones are divided by the roots of the shares, to first order as well. Their quantile decides whether there is
+    a first component. A further eigenvalue is compared with their mean, or with the quantile of complete rows where that is larger:
+    the first components leave less variance to the others than unrelated columns have, and with many missing entries the quantile
+    would miss weak ones.
+
+    A warning says when the pairs of columns have too few rows for that.
 
     With the ``deviations`` (m) of the columns, R is their covariance matrix, and the random matrices have the same variances.
     """
     if repeats < 1 or (quantile is not None and not 0 < quantile < 1):
         raise ParameterError(f"repeats={repeats} and quantile={quantile}, expected at least 1, and a number between 0 and 1 or None")
     rng = np.random.default_rng(seed)
-    kept = np.ones_like(R) if shares is None else shares
+    different = ~np.eye(len(R), dtype=bool)
+    kept = np.ones_like(R) if shares is None else np.where(different, shares, 1)
+    incomplete = bool((kept < 1).any())
+    pairs = n * kept[different].mean() if incomplete else np.inf
+    if pairs < _ROWS_PER_COLUMN * len(R):
+        found = f"on average {pairs:.0f} rows have both of two of the {len(R)} columns, expected {_ROWS_PER_COLUMN} for each column"
+        warn(f"{found}; parallel analysis can then miss weak factors, and count chance ones: take its number as an estimate")
     divisor = np.sqrt(kept if information is None else kept * np.outer(information, information))
     eigenvalues = eigenvalues or component_eigenvalues
     units = 1.0 if deviations is None else np.outer(deviations, deviations)
-    random = np.array([eigenvalues(_inflated(_unrelated(n, len(R), rng), divisor) * units) for _ in range(repeats)])
-    return _compare(eigenvalues(R), random, quantile)
+    random, complete = [], []
+    for _ in range(repeats):
+        drawn = _unrelated(n, len(R), rng)
+        random.append(eigenvalues(_inflated(drawn, divisor) * units))
+        if incomplete:
+            complete.append(eigenvalues(_inflated(drawn, divisor / np.sqrt(kept)) * units))
+    return _compare(eigenvalues(R), np.array(random), quantile, np.array(complete))
 
 
 def parallel_analysis_of_many(
@@ -88,9 +108,11 @@ def parallel_analysis_of_many(
     return _compare(values, random, quantile)
 
 
-def _compare(values: Array, random: Array, quantile: float | None) -> FactorCount:
-    """Count the leading eigenvalues above the random ones of the same rank (repeats, k)."""
+def _compare(values: Array, random: Array, quantile: float | None, complete: Array | None = None) -> FactorCount:
+    """Count the leading eigenvalues above the random ones of the same rank (repeats, k), and ``complete`` ones if entries miss."""
     reference = random.mean(axis=0) if quantile is None else np.quantile(random, quantile, axis=0)
+    if quantile is not None and complete is not None and len(complete):
+        reference[1:] = np.maximum(random.mean(axis=0), np.quantile(complete, quantile, axis=0))[1:]
     below = np.flatnonzero(values <= reference)
     return FactorCount(int(below[0]) if below.size else len(values), np.arange(1, len(values) + 1.0), values, reference)
 

@@ -1,5 +1,6 @@
 """Record of the anchored tests of items, part of a comparison of groups."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -41,7 +42,17 @@ class ItemTests:
     factor: Annotated[NDArray[Any], Shape(("m",), "integers")]
     """(m,): number of the factor with the item's largest loading."""
     df: int
-    """Degrees of freedom of the standard errors."""
+    """Degrees of freedom of the standard errors: parts of the jackknife less one; the parts are of whole clusters, if these are known."""
+    asked: Annotated[NDArray[Any], Shape(("g",), "integers")] | None = None
+    """(g,): number of factors of the items within the groups by parallel analysis; None in comparisons of earlier versions."""
+    n_factors: Annotated[NDArray[Any], Shape(("g",), "integers")] | None = None
+    """(g,): largest of the numbers of factors with which the items were tested."""
+    least: Annotated[NDArray[np.float64], Shape(("g", "m"), finite=False)] | None = None
+    """(g, m): smallest t, in size, of an effect over the numbers of factors, whose p is that of the item; None in earlier comparisons."""
+    residual: Annotated[NDArray[np.float64], Shape(("g",), finite=False)] | None = None
+    """(g,): largest correlation within the groups that as many factors as the model has leave, of either sign."""
+    residual_pair: Annotated[NDArray[Any], Shape(("g", "pair"), "integers")] | None = None
+    """(g, 2): numbers of the two items of that correlation."""
 
     @property
     def t(self) -> NDArray[np.float64]:
@@ -52,8 +63,8 @@ class ItemTests:
 
     @property
     def p(self) -> NDArray[np.float64]:
-        """(g, m): two-sided p values of Student's t distribution."""
-        p: NDArray[np.float64] = 2 * special.stdtr(self.df, -np.abs(self.t))
+        """(g, m): two-sided p values of Student's t distribution, each the largest over the numbers of factors."""
+        p: NDArray[np.float64] = 2 * special.stdtr(self.df, -np.abs(self.t if self.least is None else self.least))
         return p
 
     @property
@@ -67,6 +78,19 @@ class ItemTests:
         """(g, m): items whose test rejects at the false discovery rate, and whose effect is no less than 0.17 standard deviations."""
         flagged: NDArray[np.bool_] = (adjusted(self.p) <= SHARE) & (np.abs(self.size) >= NEGLIGIBLE)
         return flagged
+
+    def of_numbers(self, items: Sequence[str]) -> list[dict[str, Any]]:
+        """Return for each group what its number of factors was: that of the ``model``, the one ``asked`` by parallel analysis within the
+        groups, those ``tested``, and the largest ``residual`` correlation with its ``pair`` of items. Empty in earlier comparisons.
+        """
+        if self.asked is None or self.n_factors is None or self.residual is None or self.residual_pair is None:
+            return []
+        k, found = self.impact.shape[1], []
+        for asked, largest, residual, pair in zip(self.asked, self.n_factors, self.residual, self.residual_pair, strict=True):
+            tested = sorted({k, min(k + 1, int(largest)), int(largest)})
+            names = [items[j] for j in pair]
+            found.append({"model": k, "asked": int(asked), "tested": tested, "residual": float(residual), "pair": names})
+        return found
 
     def impact_interval(self, level: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return both ends of the intervals of the impact (g, k)."""

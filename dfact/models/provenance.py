@@ -145,7 +145,7 @@ class Stability:
     se: Annotated[NDArray[np.float64], Shape(("k", "m"), finite=False, low=0)] | None = None
     """(k, m): standard errors of the loadings."""
     resampling: str = "bootstrap"
-    """Data of the refits: "bootstrap" samples, "halves" of the rows, or "replicate weights" with their method."""
+    """Data of the refits: "bootstrap" samples, "halves" of the rows, either "of" a number of "clusters", or "replicate weights"."""
     choices: Annotated[list[str], Length(("choices",))] | None = None
     """Candidates of the selection that each resample repeated, as texts such as "n_components=4, beta=0.1"; None without ``reselect``."""
     choice_counts: Annotated[NDArray[Any], Shape(("choices",), "integers")] | None = None
@@ -186,7 +186,7 @@ class Stability:
         float
             The bound; NaN where the theorem says nothing.
         """
-        if self.resampling != "halves" or not 0.5 < threshold <= 1 or not self.sparse:
+        if not self.resampling.startswith("halves") or not 0.5 < threshold <= 1 or not self.sparse:
             return float("nan")
         q, p = np.nansum(self.selected), np.count_nonzero(~np.isnan(self.selected))
         return float(q**2 / ((2 * threshold - 1) * p))
@@ -344,6 +344,8 @@ class Comparison:
     """Figures of Mantel's test, in the order of ``MANTEL``; None if it was not possible."""
     unscreened: str
     """The reason why there is no Mantel test; empty if there is."""
+    n_clusters: int = 0
+    """Number of clusters that jackknife and draws took as independent; 0 if they took rows so."""
 
     def factors(self, names: Sequence[str]) -> pd.DataFrame:
         """Return the congruences as a table, groups × factors, with their intervals and p values; columns without a number are left out.
@@ -405,13 +407,14 @@ class Comparison:
         """Tests of the items at equal factors as a table, groups × items; None without any.
 
         Columns: ``difference`` of the groups, ``effect`` at equal factors and its ``se``, in points; ``size``, the effect in standard
-        deviations of the item; ``t``, ``p``, and ``p_adjusted`` by Benjamini and Hochberg; whether it is ``flagged``, and is in the
-        ``anchor``.
+        deviations of the item; ``t``, the smallest over the numbers of factors that were tested, its ``p``, and ``p_adjusted`` by
+        Benjamini and Hochberg; whether it is ``flagged``, and is in the ``anchor``.
         """
         tests = self.item_tests
         if tests is None:
             return None
-        columns = {"difference": tests.difference, "effect": tests.effect, "se": tests.se, "size": tests.size, "t": tests.t, "p": tests.p}
+        columns = {"difference": tests.difference, "effect": tests.effect, "se": tests.se, "size": tests.size}
+        columns |= {"t": tests.t if tests.least is None else tests.least, "p": tests.p}
         anchors = tests.anchors.astype(bool)
         return self._table(columns | {"p_adjusted": adjusted(tests.p), "flagged": tests.flagged, "anchor": anchors})
 
@@ -438,10 +441,15 @@ class Comparison:
 
     @property
     def dif_items(self) -> pd.DataFrame:
-        """Items with differential functioning as a table, groups × items: flagged at equal factors, and by Mantel's test if possible."""
+        """Items with differential functioning as a table, groups × items: flagged at equal factors, and by Mantel's test if possible.
+
+        Columns: ``effect`` at equal factors in points, its ``se``, its ``size`` in standard deviations of the item, and ``p_adjusted`` by
+        Benjamini and Hochberg; ``smd``, the mean difference at equal totals in points, with its ``class`` of ETS, if Mantel's test was
+        possible.
+        """
         if self.effects is None:
             return pd.DataFrame(index=self._index[:0])
-        flagged, tables = self.effects["flagged"], [self.effects[["effect", "size"]]]
+        flagged, tables = self.effects["flagged"], [self.effects[["effect", "se", "size", "p_adjusted"]]]
         if self.mantel_tests is not None:
             flagged = flagged & (self.mantel_tests["flagged"] | self.mantel_tests["p"].isna())
             tables.append(self.mantel_tests[["smd", "class"]])

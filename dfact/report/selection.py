@@ -8,6 +8,7 @@ import pandas as pd
 from dfact.errors import ParameterError
 from dfact.export.files import check_destination
 from dfact.report.plots import FORMATS, new_figure
+from dfact.selection.result import RESAMPLED
 from dfact.storage.location import Location
 from dfact.text import indented, table_text
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from dfact.selection.result import Selection
+    from dfact.stability.shares import ShareCorrelations
 
 ERROR_LABEL = "mean squared error of held-out answers"
 _EIGENVALUES = [f"{of}{name}" for of in ("", "factor_") for name in ("eigenvalue", "random", "excess")]
@@ -37,7 +39,7 @@ def selection_text(selection: "Selection") -> str:
     best = (table[list(selection.best_params)] == pd.Series(selection.best_params)).all(axis=1)
     for name in selection.best_params:
         table[name] = table[name].map("{:g}".format) if table[name].dtype.kind == "f" else table[name]
-    if selection.model.vocabulary.of_snps:
+    if selection.model is not None and selection.model.vocabulary.of_snps:
         table = table.rename(columns=OF_GENOTYPES)
     record = getattr(selection.model, "selection_", None)
     mark = "best" if record is None else f"best ({record.rule})"
@@ -97,6 +99,13 @@ def modularity_plot(selection: "Selection") -> "Figure":
     return score_plot(selection.table, selection.best_params, "modularity", None, "fuzzy modularity")
 
 
+def classes_plot(selection: "Selection") -> "Figure":
+    """Plot what chose the number of classes: eigenvalues, the deviance of held-out answers, or the fuzzy modularity."""
+    if "random" in selection.table:
+        return eigenvalue_plot(selection.table, selection.best_params["n_components"], "number of classes")
+    return deviance_plot(selection) if "deviance" in selection.table else modularity_plot(selection)
+
+
 def scree_plot(selection: "Selection") -> "Figure":
     """Plot the eigenvalues of a factor analysis and the random ones of its parallel analyses: a scree plot (Cattell 1966).
 
@@ -115,7 +124,7 @@ def components_plot(selection: "Selection") -> "Figure":
     return score_plot(selection.table, selection.best_params, "error", "se_difference", "mean squared error of held-out entries")
 
 
-def eigenvalue_plot(table: pd.DataFrame, chosen: float) -> "Figure":
+def eigenvalue_plot(table: pd.DataFrame, chosen: float, across: str = "") -> "Figure":
     """Plot the eigenvalues in the table of a selection of ``chosen`` factors or components.
 
     Solid lines are the eigenvalues of components and of common factors, and dashed lines those of unrelated answers. A ring marks the
@@ -133,7 +142,7 @@ def eigenvalue_plot(table: pd.DataFrame, chosen: float) -> "Figure":
     axes.plot(last.index, last, "o", markersize=14, markerfacecolor="none", markeredgecolor="black", label="chosen")
     axes.axhline(0, color="0.7", linewidth=0.8, zorder=0)
     axes.set_xticks(list(table.index))
-    axes.set_xlabel("number of factors" if of_factors else "number of components")
+    axes.set_xlabel(across or ("number of factors" if of_factors else "number of components"))
     axes.set_ylabel("eigenvalue")
     axes.legend()
     return figure
@@ -142,7 +151,7 @@ def eigenvalue_plot(table: pd.DataFrame, chosen: float) -> "Figure":
 def score_plot(table: pd.DataFrame, best: Mapping[str, Any], score: str, error: str | None, label: str) -> "Figure":
     """Plot a score over the number of components, or over the first parameter; draw a line for each combination of the others.
 
-    ``table`` is the table of a selection. Bars show the column ``error``, if any, or extend from the column ``low`` to ``high``; a ring
+    ``table`` is the table of a selection. Bars show the column ``error``, if any, or 95% of the resamples' scores; a ring
     marks the ``best`` candidate.
     """
     names = [str(name) for name in table.index.names]
@@ -158,8 +167,8 @@ def score_plot(table: pd.DataFrame, best: Mapping[str, Any], score: str, error: 
         style = f"{_MARKERS[i % len(_MARKERS)]}-"
         spread = None if error is None else line[error].fillna(0)
         axes.errorbar(line[across], line[score], spread, fmt=style, capsize=3, markersize=5, label=parameters)
-        if {"low", "high"} <= set(line):
-            axes.vlines(line[across], line["low"], line["high"], color="0.6", linewidth=3, zorder=0, label="95% of the resamples")
+        if set(RESAMPLED) <= set(line):
+            axes.vlines(line[across], *(line[name] for name in RESAMPLED), color="0.6", linewidth=3, zorder=0, label="95% of the resamples")
     chosen = frame[(frame[names] == pd.Series(best)).all(axis=1)]
     axes.plot(chosen[across], chosen[score], "o", markersize=14, markerfacecolor="none", markeredgecolor="black", label="chosen")
     axes.set_xticks(sorted(frame[across].unique()))
@@ -173,3 +182,17 @@ def check_plot(path: Location, *, overwrite: bool) -> None:
     """Raise an error before the work if the plot cannot be written: its path, its format, or Matplotlib missing."""
     check_destination(path, overwrite=overwrite, formats=FORMATS)
     new_figure(1, 1)
+
+
+def shares_plot(shares: "ShareCorrelations") -> "Figure":
+    """Plot the mean correlation of each model's loadings over the share of the rows, with bands of 95% over the repeats."""
+    figure = new_figure(6, 4)
+    axes = figure.add_subplot()
+    positions = [100 * share for share in shares.shares]
+    for marker, name in zip(_MARKERS * len(shares.correlations), shares.correlations, strict=False):
+        mean, low, high = shares.bands(name)
+        (line,) = axes.plot(positions, mean, marker=marker, label=name)
+        axes.fill_between(positions, low, high, alpha=0.2, color=line.get_color())
+    axes.set(xlabel="share of the rows, %", ylabel="correlation with the loadings of all rows", ylim=(None, 1.005))
+    axes.legend()
+    return figure

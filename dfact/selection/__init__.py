@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dfact.models.cp.replicability import replicability
     from dfact.models.expectile.held_out_entries import select_by_held_out, select_each_by_held_out
     from dfact.models.gom.modularity import select_by_modularity
+    from dfact.models.gom.number_of_classes import select_number_of_classes
     from dfact.models.pca.number_of_components import select_number_of_components
     from dfact.selection.criteria import select_by_criterion
     from dfact.selection.cross_validation.block_cross_validation import block_cross_validate
@@ -52,6 +53,7 @@ __all__ = [
     "select_by_hold_out",
     "select_by_modularity",
     "select_each_by_held_out",
+    "select_number_of_classes",
     "select_number_of_components",
     "select_number_of_factors",
     "select_penalty",

@@ -9,8 +9,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.errors import ParameterError
-from dfact.models.estimator import Factorization
 from dfact.text import html_view
+
+RESAMPLED = {"resampled_2.5%": 0.025, "resampled_97.5%": 0.975}
+"""Columns of a table with quantiles of the scores of resamples. They are not confidence limits."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,8 @@ class Selection:
     """One row for each candidate, with parameters as index and scores as columns."""
     best_params: dict[str, Any]
     """Parameters of the chosen candidate, by name."""
-    model: Factorization
-    """The model fitted with ``best_params`` to the complete data."""
+    model: Any
+    """The model fitted with ``best_params`` to the complete data; None if the rule chooses no candidate, whose parameters are None."""
     folds: pd.DataFrame | None = None
     """Errors of the folds of a cross-validation: one row for each candidate, one column for each (repeat, fold)."""
     rule: str = ""
@@ -50,7 +52,7 @@ class Selection:
         chosen = self._chosen()
         table = self.table.reset_index()
         name = next((name for name in ("rank", "n_components") if name in table), None)
-        if chosen is None or name is None or table[name].nunique() < 2:
+        if chosen is None or not chosen.any() or name is None or table[name].nunique() < 2:
             return None
         largest = int(table[name].max())
         return largest if (table[name][chosen] == largest).all() else None
@@ -66,7 +68,8 @@ class Selection:
         chosen = self._chosen()
         table = self.table if chosen is None else self.table.assign(chosen=["✓" if each else "" for each in chosen])
         best = ", ".join(f"{name}={value}" for name, value in self.best_params.items())
-        return html_view(f"Selection: {best}", [("model", type(self.model).__name__)], {"": table})
+        kind = "none" if self.model is None else type(self.model).__name__
+        return html_view(f"Selection: {best}", [("model", kind)], {"": table})
 
     def __str__(self) -> str:
         best = ", ".join(f"{name}={value}" for name, value in self.best_params.items())

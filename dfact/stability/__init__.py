@@ -4,6 +4,7 @@ Imports selection, which a refit may repeat, and everything below it. The public
 
     bootstrap           loadings of a model, over resampled rows
     tensor_bootstrap    the same for tensors
+    shares              loadings of refits to shares of the rows, correlated with those of all rows
     reselection         the selection repeated in each resample
     resamples           fits to resampled rows
     refits              their start, their results and the matching of their factors

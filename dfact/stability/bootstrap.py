@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.data.clusters import resolve_clusters
 from dfact.data.coerce import as_dataset
 from dfact.data.dataset import Dataset
 from dfact.errors import ParameterError
@@ -48,6 +49,7 @@ def bootstrap(
     confounders: Any = None,
     sample_weight: Any = None,
     stratify: Any = None,
+    clusters: Any = None,
     random_state: Any = None,
     callbacks: Sequence[Callable[[Iteration], None]] = (),
     checkpoint: str | PathLike[str] | None = None,
@@ -144,6 +146,11 @@ def bootstrap(
     stratify : labels (n,) or a table of n rows, optional
         Each resample draws from the rows of each level, or combination of levels, as many rows as it has. Continuous numbers are cut
         into quarters.
+    clusters : str, or labels (n,), optional
+        Name of a confounder of X, or the cluster of each row, such as its school, if rows of the same cluster are alike. Each resample
+        draws as many whole clusters as there are, at least ten, with replacement, and "halves" are halves of the clusters. Intervals
+        have as degrees of freedom the number of clusters minus that of strata, or B − 1 if these are fewer. Strata must consist of
+        whole clusters. Models of genotypes take individuals as unrelated, which clusters do not mend: leave relatives out.
     random_state : int, RandomState or None
         Seed of all random numbers. The result does not depend on the executor.
     callbacks : sequence of callables
@@ -159,9 +166,11 @@ def bootstrap(
     Raises
     ------
     ParameterError
-        Fewer than 2 resamples; a level outside (0, 1); a checkpoint of another call.
+        Fewer than 2 resamples; a level outside (0, 1); clusters that are not of X, or strata that divide one; a checkpoint of another
+        call.
     DataError
-        The data differs from the fitted data in shape, labels, fingerprint, or in having confounders or weights; or fewer than 2
+        The data differs from the fitted data in shape, labels, fingerprint, or in having confounders or weights; a row without a cluster,
+        or fewer than ten clusters; or fewer than 2
         resamples could be fitted.
     MemoryPlanError
         The same conditions as for ``model.fit``.
@@ -193,6 +202,8 @@ def bootstrap(
             raise ParameterError(f"confounders or sample_weight are given, and a {type(model).__name__} takes neither; leave them out")
         if resampling not in (None, "bootstrap") or reselect:
             raise ParameterError(f"resampling or reselect is given, and the slices of a {type(model).__name__} have the bootstrap alone")
+        if clusters is not None:
+            raise ParameterError(f"clusters are given, and the slices of a {type(model).__name__} are drawn one by one; leave them out")
         shared: dict[str, Any] = {"stratify": stratify, "random_state": random_state, "callbacks": callbacks, "checkpoint": checkpoint}
         return bootstrap_tensor(cast("CPModel", model), X, n_resamples, level=level, warm_start=warm_start, **shared)
     dataset = fitted_weights(model, fitted_dataset(model, as_dataset(X, confounders)), sample_weight)
@@ -208,6 +219,8 @@ def bootstrap(
     settings: dict[str, Any] = {"strata": None if strata is None else describe_value(strata)}
     settings |= {} if resampling == "bootstrap" else {"resampling": resampling}
     settings |= {"reselect": int(reselect)} if reselect else {}
+    clustered = _resolve_clusters(clusters, dataset, strata, resampling, reselect=bool(reselect))
+    settings |= {} if clustered is None else {"clusters": describe_value(clustered)}
     store = ResultsStore.of_fits(checkpoint, dataset, _describe(model, warm_start), random_state, **settings)
     if reselect:
         if resampling != "bootstrap":
@@ -216,8 +229,12 @@ def bootstrap(
             )
         frame, n_folds = fitted_confounders(model, dataset, confounders), N_FOLDS if reselect is True else reselect
         return repeat_selection(model, dataset, frame, strata, n_resamples, n_folds, level, store, callbacks)
-    fits, matching = _make_fits(model, dataset, confounders, store.seed, strata, resampling), Matching.of(model)
+    fits, matching = _make_fits(model, dataset, confounders, store.seed, strata, resampling, clustered), Matching.of(model)
     variance = INDEPENDENT
+    if fits.clusters is not None:
+        units = fits.clusters.strata
+        variance = Variance(df=float(min(len(units) - units.max() - 1, n_resamples - 1)))
+        resampling = f"{'halves' if resampling == 'halves' else 'bootstrap samples'} of {len(units)} clusters"
     if isinstance(fits, ReplicateFits) and replicates is not None:
         fits, variance = dataclasses.replace(fits, replicates=replicates), Variance(replicates.scales, replicates.df)
         resampling = replicates.label
@@ -250,11 +267,35 @@ def _describe(model: Factorization, warm_start: bool) -> str:
     return f"{describe_model(model)}, components {describe_value(np.asarray(model.components_))}, warm_start={bool(warm_start)}"
 
 
-def _make_fits(model: Any, dataset: Dataset, confounders: Any, seed: int, strata: NDArray[Any] | None, resampling: str) -> ResampleFits:
+def _resolve_clusters(
+    clusters: Any, dataset: Dataset, strata: NDArray[Any] | None, resampling: str, *, reselect: bool
+) -> NDArray[np.intp] | None:
+    """Return the clusters of the rows, numbered from 0; None without any. Refuse what cannot draw them whole."""
+    if clusters is not None and (reselect or resampling == "replicates"):
+        found = "reselect draws rows" if reselect else "replicate weights state the clusters of their survey"
+        raise ParameterError(f"clusters are given, and {found}; leave one of them out")
+    numbers = resolve_clusters(clusters, dataset)
+    if numbers is not None and strata is not None:
+        pairs = np.unique(np.stack([numbers, strata]), axis=1)
+        divided = int((np.bincount(pairs[0]) > 1).sum())
+        if divided:
+            raise ParameterError(f"{divided} clusters have rows in several strata, expected strata of whole clusters; leave out stratify")
+    return numbers
+
+
+def _make_fits(
+    model: Any,
+    dataset: Dataset,
+    confounders: Any,
+    seed: int,
+    strata: NDArray[Any] | None,
+    resampling: str,
+    clusters: NDArray[np.intp] | None,
+) -> ResampleFits:
     frame = fitted_confounders(model, dataset, confounders)
     refit, unlabelled = refit_inputs(model, dataset, frame)
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit itself has warned
-        return RESAMPLINGS[resampling].make(refit, unlabelled, seed=seed, strata=strata)
+        return RESAMPLINGS[resampling].make(refit, unlabelled, seed=seed, strata=strata, clusters=clusters)
 
 
 def _summarize(

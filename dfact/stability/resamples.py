@@ -140,6 +140,60 @@ class Half(Resample):
         return 2 * super()._rows_before(index)
 
 
+@dataclass(frozen=True, eq=False)
+class ClusterResample(Resample):
+    """A view of the rows of whole clusters, each as often as its cluster was drawn.
+
+    Clusters are drawn with replacement, as many of each stratum as it has, or each half of them without replacement. The part of a cluster
+    that lies in another stratum is drawn by itself. Clusters of different sizes make the number of rows vary with the draw.
+    """
+
+    units: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.intp))
+    """Number of the cluster in its stratum of each row (n,)."""
+    drawn: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
+    """Number of times that each of these is drawn."""
+
+    @classmethod
+    def draw_clusters(cls, layout: Layout, seed: int, number: int, clusters: "Clusters", *, weighted: bool, halves: bool = False) -> Self:
+        """Draw the clusters of resample ``number``; with ``halves``, 2b and 2b + 1 are halves without a common cluster."""
+        generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number // 2 if halves else number,)))
+        drawn = np.zeros(len(clusters.strata), np.intp)
+        for stratum in range(int(clusters.strata.max()) + 1):
+            members = np.flatnonzero(clusters.strata == stratum)
+            if halves:
+                half, order = len(members) // 2, generator.permutation(members)
+                drawn[order[half : 2 * half] if number % 2 else order[:half]] = 2
+            elif len(members):
+                drawn[members] = np.bincount(generator.integers(len(members), size=len(members)), minlength=len(members))
+        return cls.of_draws(layout, seed, number, clusters.units, drawn, weighted=weighted)
+
+    @classmethod
+    def of_draws(cls, layout: Layout, seed: int, number: int, units: NDArray[Any], drawn: NDArray[np.intp], *, weighted: bool) -> Self:
+        """Return the view of these draws."""
+        counts = np.add.reduceat(drawn[units], layout.block_starts, dtype=np.int64)[None]
+        return cls(seed, number, counts, weighted, None, units, drawn)
+
+    def multiplicity(self, index: int, start: int, size: int) -> NDArray[np.intp]:
+        return np.asarray(self.drawn[self.units[start : start + size]], np.intp)
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """Units that are drawn in place of rows: clusters, or the parts of clusters in each stratum."""
+
+    units: NDArray[Any]
+    """Number of the unit of each row (n,), from 0; it travels with each resample, in a small type."""
+    strata: NDArray[np.intp]
+    """Number of the stratum of each unit."""
+
+    @classmethod
+    def of(cls, clusters: NDArray[np.intp], strata: NDArray[Any] | None = None) -> "Clusters":
+        """Number the units of ``clusters`` (n,) within ``strata`` (n,), both numbered from 0."""
+        levels = np.zeros(len(clusters), np.intp) if strata is None else np.asarray(strata, np.intp)
+        pairs, units = np.unique(np.stack([levels, clusters]), axis=1, return_inverse=True)
+        return cls(units.ravel().astype(np.min_scalar_type(pairs.shape[1])), pairs[0])
+
+
 def _block_sizes(layout: Layout, strata: NDArray[Any] | None) -> NDArray[np.int64]:
     """Return the number of rows of each stratum in each block (strata, blocks); without strata, all rows are one."""
     starts = layout.block_starts
@@ -169,14 +223,25 @@ class ResampleFits:
     seed: int
     strata: NDArray[Any] | None = None
     """Number of the stratum of each row (n,), from 0, within which rows are drawn."""
+    clusters: Clusters | None = None
+    """Units that are drawn in place of rows; None to draw rows."""
 
     @classmethod
-    def make(cls, model: Factorization, dataset: Dataset, *, seed: int, strata: NDArray[Any] | None = None) -> Self:
-        """Prepare the fits, whose row factors are not needed."""
+    def make(
+        cls,
+        model: Factorization,
+        dataset: Dataset,
+        *,
+        seed: int,
+        strata: NDArray[Any] | None = None,
+        clusters: NDArray[np.intp] | None = None,
+    ) -> Self:
+        """Prepare the fits, whose row factors are not needed. ``clusters`` (n,) are numbered from 0, and drawn whole within strata."""
         if model.traits.copies_weights and dataset.weights is None:
             dataset = dataset.with_weights(np.ones(dataset.shape[0]))
         small = None if strata is None else strata.astype(np.min_scalar_type(int(strata.max())))  # it travels with each resample
-        return cls(model, model.prepare(dataset).for_views().without_rows(), seed, small)
+        units = None if clusters is None else Clusters.of(clusters, strata)
+        return cls(model, model.prepare(dataset).for_views().without_rows(), seed, small, units)
 
     def footprint(self, which: int) -> Footprint:
         """Return what a refit holds in memory."""
@@ -192,7 +257,14 @@ class ResampleFits:
 
     def _view(self, which: int) -> BlockView:
         """Return the view of the rows of a resample."""
+        if self.clusters is not None:
+            return self._drawn_clusters(which)
         return Resample.draw(self.task.layout, self.seed, which, weighted=self.model.traits.copies_weights, strata=self.strata)
+
+    def _drawn_clusters(self, which: int, *, halves: bool = False) -> ClusterResample:
+        assert self.clusters is not None, "clusters are drawn in place of rows"
+        weighted = self.model.traits.copies_weights
+        return ClusterResample.draw_clusters(self.task.layout, self.seed, which, self.clusters, weighted=weighted, halves=halves)
 
     def _task(self, which: int) -> FitTask[Any]:
         """Return the task of the fit to a resample."""
@@ -238,6 +310,8 @@ class HalfFits(ResampleFits):
     """Fits to random halves of the rows, in pairs without a common row, in which each row counts twice."""
 
     def _view(self, which: int) -> BlockView:
+        if self.clusters is not None:
+            return self._drawn_clusters(which, halves=True)
         return Half.draw(self.task.layout, self.seed, which, weighted=self.model.traits.copies_weights, strata=self.strata)
 
 

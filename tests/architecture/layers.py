@@ -41,6 +41,7 @@ ABOVE_MODELS = {
     "tables": "report",
     "modularity": "stability",
     "held_out_entries": "selection",
+    "number_of_classes": "stability",
     "number_of_components": "selection",
     "penalty_selection": "selection",
     "replicability": "selection",

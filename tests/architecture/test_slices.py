@@ -32,7 +32,8 @@ if __name__ == "__main__":
 
 def environment(folder: Path) -> dict[str, str]:
     """The environment of a program that imports the copy in a folder."""
-    return os.environ | {"PYTHONPATH": str(folder), "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", str(ROOT / ".kernels"))}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    return inherited | {"PYTHONPATH": str(folder), "NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", str(ROOT / ".kernels"))}
 
 
 @pytest.mark.parametrize("hidden", [*((each.name,) for each in SLICES), ()], ids=lambda names: "".join(names) or "all")

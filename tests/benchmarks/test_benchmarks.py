@@ -21,6 +21,7 @@ from benchmarks.bounded_nmf import reference as icqf_reference
 from benchmarks.bounded_nmf import selection as icqf_selection
 from benchmarks.bounded_nmf import speed as icqf_speed
 from benchmarks.common import in_new_interpreter
+from benchmarks.cp import algorithm_4 as cp_algorithm_4
 from benchmarks.cp import paper as cp_paper
 from benchmarks.cp import planted_ranks as cp_planted_ranks
 from benchmarks.cp import replicability as cp_replicability
@@ -30,6 +31,7 @@ from benchmarks.cp import stochastic as cp_stochastic
 from benchmarks.cp import time_to_objective as cp_time_to_objective
 from benchmarks.engine import cluster_scaling, columns_between_passes, cost_model, dask_arrays, thousand, threads_and_workers, wide_columns
 from benchmarks.expectile import paper as emf_paper
+from benchmarks.expectile import sample_complexity
 from benchmarks.expectile import speed as emf_speed
 from benchmarks.factor_analysis import describe as describe_benchmark
 from benchmarks.faults.fits import in_forked_process
@@ -252,7 +254,7 @@ def test_stability_and_auc_of_the_packaged_questionnaire(results: Path, monkeypa
     assert all(0.6 < row["r"] <= 1 and 0.9 < row["retained"] < 1 for row in rows)
     icqf_paper.auc(scales[:1], 1)
     rows = load(results, "icqf_paper_auc")["rows"]
-    assert all(0.7 < row[method] < 1 for row in rows for method in ("ICQF", "NMF", "FA", "answers"))
+    assert all(0.7 < row[method] < 1 for row in rows for method in (*icqf_paper.MODELS, "answers"))
 
 
 def test_loadings_are_matched_greedily() -> None:
@@ -300,6 +302,17 @@ def test_tables_of_the_elastic_net_parafac_paper(results: Path, monkeypatch: pyt
     assert halves[1][-1]["paper score"] == 0.909
 
 
+@pytest.mark.further
+def test_the_printed_algorithm_4_beside_the_solver() -> None:
+    rows = cp_algorithm_4.compare(16, 0, [0.1])
+    assert [row["iteration"] for row in rows] == [1, 2, 4, 8, 16]
+    assert rows[-1]["dfact"] < rows[0]["dfact"]
+    assert rows[-1]["printed, step 0.1"] < rows[0]["printed, step 0.1"]
+    Z, start = cp_algorithm_4.plant(0)
+    model = dfact.ElasticCP(3, lam=2.0, l1_ratio=0.3, slice_variances=[np.ones(n) for n in Z.shape], init=start, max_iter=300).fit(Z)
+    assert cp_algorithm_4.objective(Z, [np.asarray(A) for A in model.factors_]) == pytest.approx(model.objective_history_[-1], rel=1e-6)
+
+
 @pytest.mark.exhaustive
 def test_replicability_of_a_planted_tensor() -> None:
     rng = np.random.default_rng(0)
@@ -324,7 +337,9 @@ def test_images_are_clustered_by_their_factors(results: Path) -> None:
     assert images.shape == (48, 12, 12)
     assert 0 == images.min() < images.max() <= 1
     assert cp_paper.accuracy(np.eye(4)[labels], labels, 0) == 1
-    cp_paper.table_4({"balls": (images, labels)}, 1, (5,), (0, 0.05))
+    cp_paper.table_4({"balls": (images, labels)}, 1, (5,), (0, 0.05), tsne=True, folder=results)
+    assert len(list(results.glob("balls-5-*.png"))) >= 3
+    assert all(0.25 <= row["t-SNE"] <= 1 for row in load(results, "elastic_cp_table_4")["rows"] if row["method"] != "pixels")
     rows = load(results, "elastic_cp_table_4")["rows"]
     assert [row["method"] for row in rows if row["method"] != "CP-ALS"] == ["pixels", "LRTI", "SPMS(0.8)", "SPMS(0.8)"]
     assert all(0.25 <= row["accuracy"] <= 1 for row in rows)
@@ -402,6 +417,14 @@ def test_speed_of_expectile_factorization(tmp_path: Path, results: Path, monkeyp
     assert len(load(results, "emf_growth")["rows"]) == 4
     assert len(load(results, "emf_out_of_core")["rows"]) == 2
     assert load(results, "emf_out_of_core")["thresholds"][-1]["held"]
+
+
+@pytest.mark.further
+def test_the_sample_complexity_of_the_expectile_paper(tmp_path: Path) -> None:
+    rows = sample_complexity.curves(2, (6, 8), (1,), (0.2, 0.5))
+    assert all(held for _, held in sample_complexity.thresholds_of(rows))
+    sample_complexity.draw(rows, tmp_path)
+    assert (tmp_path / "emf_sample_complexity.png").exists()
 
 
 @pytest.mark.further

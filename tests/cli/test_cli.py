@@ -235,7 +235,7 @@ def test_info_of_a_model(model: Path, data: Path, capsys: pytest.CaptureFixture[
         dfact.open_dataset(data).fingerprint,
         f"numpy {np.__version__}",
         "F1: strong for",
-        "age: impact F1",
+        "items show no difference beyond 0.17 SD",
     ):
         assert expected in text
 
@@ -427,7 +427,7 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert main(["demo", "--output", str(folder)]) == 0
     printed = capsys.readouterr().out
     assert "Don't mind being the center of attention." in printed
-    assert "28 of 40 items carry the anchor" in printed
+    assert "28 of 40 items show no difference beyond 0.17 SD; the others are measured against them" in printed
     assert "converged after" in printed
     data, model = folder / "answers.zarr", folder / "factors4.model"
     names = ["answers.csv", "answers.zarr", "factors.csv", "factors4.model", "items.csv", "new_people.csv", "survey.csv"]

@@ -83,7 +83,7 @@ def test_exit_codes(arguments: list[str], code: int, message: str, ended: Ended,
 @pytest.mark.further
 def test_select_reproduces_the_figures_of_the_paper(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "best.model"
-    assert main(["select", "gom", str(data), str(path), "--components", "2-10", "--seed", "0"]) == 0
+    assert main(["select", "gom", str(data), str(path), "--components", "2-10", "--criterion", "modularity", "--seed", "0"]) == 0
     captured = capsys.readouterr()
     assert "             2  0.006695    best (max)\n             3  " in captured.out
     assert captured.out.count("best") == 1
@@ -105,7 +105,7 @@ def test_select_resumes_from_a_checkpoint(data: Path, tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(LocalSession, "run", counted)
     # Without a seed, the store keeps the one that was drawn.
-    arguments = ["select", "gom", str(data), "--components", "2-10", "--checkpoint", str(tmp_path / "kept")]
+    arguments = ["select", "gom", str(data), "--criterion", "modularity", "--components", "2-10", "--checkpoint", str(tmp_path / "kept")]
     assert main(arguments) == 0
     first, done = capsys.readouterr().out, len(passes)
     assert main(arguments) == 0
@@ -137,7 +137,8 @@ def test_select_without_a_model(data: Path, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("default")
-        assert main(["select", "gom", str(data), "-k", "4,2", "--method", "ssc", "--executor", "inline", "--dtype", "float64"]) == 0
+        arguments = ["select", "gom", str(data), "-k", "4,2", "--criterion", "modularity", "--method", "ssc", "--executor", "inline"]
+        assert main([*arguments, "--dtype", "float64"]) == 0
     text, said = capsys.readouterr()
     assert "Warning: only the subject that defines the class has a membership of 0.9" in said
     assert "4  0.002086" in text.splitlines()[1]
@@ -216,7 +217,8 @@ def test_on_a_cluster(
 ) -> None:
     monkeypatch.chdir(data.parent)  # a folder that is not the working folder of the workers
     path = tmp_path / "cluster.model"
-    arguments = ["select", "gom", data.name, str(path), "-k", "2,3", "--seed", "0", "--scheduler", cluster.scheduler_address]
+    arguments = ["select", "gom", data.name, str(path), "-k", "2,3", "--criterion", "modularity", "--seed", "0"]
+    arguments += ["--scheduler", cluster.scheduler_address]
     assert main(arguments) == 0
     assert "2  0.006695    best" in capsys.readouterr().out
     np.testing.assert_array_equal(dfact.load_model(path).components_, dfact.load_model(model).components_)

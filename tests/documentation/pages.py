@@ -25,6 +25,8 @@ ELSEWHERE = {
     "10.0.0.1": "tests/tls/test_tls.py",
     "127.0.0.1:8786": "tests/cli/test_cli.py",
     "_DFACT_COMPLETE": "tests/cli/test_cli.py",
+    "heart+disease.zip": "tests/imports/test_group_tensor.py",
+    "cat processed.": "tests/imports/test_group_tensor.py",
     "--sites": "tests/sites/test_commands.py",
     "site join": "tests/sites/test_commands.py",
     "sites = [": "tests/sites/test_commands.py",

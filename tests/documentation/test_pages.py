@@ -70,8 +70,22 @@ def lay_out(blocks: list[Block]) -> None:
     leave_files(text)
     if re.search(r"(?<![/\w])survey.csv", text):  # the reader's own data
         shutil.copy(Path(FOLDER, "survey.csv"), "survey.csv")
+    if "heart.csv" in text:
+        write_heart()
     if "thesis.model" in text and "dfact fit fa" not in text:
         shutil.copytree(Path(_factor_analysis().name, "thesis.model"), "thesis.model")
+
+
+def write_heart() -> None:
+    """Write a generated table of the shape of the one that the guide on tensors fetches."""
+    rng, names = (
+        np.random.default_rng(0),
+        ["age", "sex", "pain", "pressure", "cholesterol", "sugar", "ecg", "rate", "angina", "depression", "slope", "vessels", "thal"],
+    )
+    grades = rng.choice(5, 400, p=[0.4, 0.25, 0.15, 0.13, 0.07])
+    values = (rng.random((400, 13)) + 0.3 * grades[:, None] * (np.arange(13) < 5)).round(2).astype(object)
+    values[rng.random(values.shape) < [0.05] * 10 + [0.3, 0.6, 0.5]] = "?"
+    pd.DataFrame(values, columns=names).assign(grade=grades).to_csv("heart.csv", index=False)
 
 
 @cache

@@ -87,6 +87,7 @@ def test_loadings_are_the_same_on_threads_and_on_workers(client: Client, monkeyp
         return original(self, step, tiles)  # type: ignore[arg-type]  # passed on
 
     monkeypatch.setattr(ClusterSession, "_step_on_workers", counted)
+    client.wait_for_workers(2)  # another test may have killed one
     settings = {"n_components": 3, "max_iter": 5, "random_state": 0}
     expected = dfact.ICQF(**settings, executor="inline").fit(answers())
     assert np.count_nonzero(expected.components_) > 100

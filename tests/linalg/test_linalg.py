@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from dfact.errors import DataError
 from dfact.linalg import kmeans as kmeans_module
 from dfact.linalg import svd
 from dfact.linalg.kmeans import kmeans, nearest_rows
+from dfact.linalg.parallel_analysis import parallel_analysis
 from dfact.linalg.row_points import Coordinates, DataRows, EmbedPass, take
 from dfact.linalg.svd import right_singular, zero_filled
 from dfact.linalg.vertex_hunting import cone_normal, cone_vertices, least_distance, successive_projection
@@ -272,3 +274,38 @@ def test_the_cones_corners_are_its_pure_rows(seed: int) -> None:
     assert {frozenset({500}), frozenset({501, 503}), frozenset({502})} == {
         next(group for group in (frozenset({500}), frozenset({501, 503}), frozenset({502})) if row in group) for row in rows.tolist()
     }
+
+
+def _incomplete_correlations(seed: int, loadings: np.ndarray, missing: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return pairwise correlations of 300 rows with these loadings (k, m), and the shares of rows that pairs have."""
+    rng = np.random.default_rng(seed)
+    k, m = loadings.shape
+    X = rng.normal(size=(300, k)) @ loadings + rng.normal(size=(300, m)) * np.sqrt(1 - (loadings**2).sum(axis=0))
+    X[rng.random(X.shape) < missing] = np.nan
+    observed = (~np.isnan(X)).astype(float)
+    return pd.DataFrame(X).corr().to_numpy(), observed.T @ observed / len(X)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.2, 0.4])
+def test_parallel_analysis_of_incomplete_columns_finds_weak_factors_and_none_in_noise(missing: float) -> None:
+    weak = np.kron(np.eye(4), np.ones(7)) * np.repeat(np.linspace(0.75, 0.5, 4), 7)
+    found = []
+    for loadings in (weak, np.zeros((1, 28))):
+        drawn = [_incomplete_correlations(seed, loadings, missing) for seed in range(12)]
+        found.append([parallel_analysis(R, 300, shares=shares, repeats=40).n_factors for R, shares in drawn])
+    assert found[0].count(4) >= 10
+    assert found[1].count(0) >= 10
+
+
+def test_parallel_analysis_warns_of_few_rows_for_a_pair_of_columns() -> None:
+    R, shares = _incomplete_correlations(0, np.zeros((1, 28)), 0.6)
+    with pytest.warns(UserWarning, match="on average (4|5). rows have both of two of the 28 columns, expected 3 for each column"):
+        parallel_analysis(R, 300, shares=shares, repeats=2)
+
+
+def test_a_few_missing_entries_hardly_move_the_random_eigenvalues() -> None:
+    """The reference of nearly complete columns is that of complete ones."""
+    R, _ = _incomplete_correlations(0, np.zeros((1, 12)), 0)
+    one = np.ones_like(R)
+    complete, nearly = (parallel_analysis(R, 300, shares=shares).reference for shares in (one, one - 1e-6))
+    np.testing.assert_allclose(nearly, complete, rtol=1e-5)

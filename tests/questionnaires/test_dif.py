@@ -46,7 +46,7 @@ def dif_of(
     model = dfact.FactorAnalysis(1, executor=executor)
     dtype, complete = np.dtype("float64"), bool((dataset.statistics.observed == len(group)).all())
     with model.open_session(dataset, covariates=covariates, footprint=Footprint(0, 0, 1 << 20, 0), dtype=dtype) as session:
-        design = Design(size, Z.shape[1])
+        design = Design(size, Z.shape[1], tuple(np.bincount(group[group >= 0]).astype(float)))
         solver = anchored_dif(design, np.full(X.shape[1], 3.0), loadings, complete=complete, tiles=tiles, dtype=dtype)
         return drive(solver, session)
 
@@ -154,6 +154,20 @@ def test_more_factors_than_there_are_leave_a_test_of_the_planted_items() -> None
     assert np.isnan(test.impact[2:]).all()  # of factors without loadings
     assert np.isfinite(test.effect).all()
     assert np.abs(test.effect / test.se).argsort()[-2:].tolist() in ([0, 3], [3, 0])
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_factor_that_the_model_lacks_makes_no_effects_and_leaves_the_impact_untested(seed: int) -> None:
+    X, group, loadings = planted(seed, dif=0.0)
+    [test] = dif_of(X, group, loadings.sum(axis=0, keepdims=True))
+    assert (test.asked, test.n_factors) == (2, 2)
+    assert np.isnan(test.impact).all()
+    assert (np.abs(test.effect) < 4 * test.se).all()
+    assert np.abs(np.triu(test.residual, 1)).max() > 0.2  # correlations that one factor leaves
+    [whole] = dif_of(X, group, loadings)
+    assert whole.n_factors == 3  # one more than the model has
+    for found in (test, whole):
+        assert (np.abs(found.least) <= np.abs(found.effect / found.se) + 1e-12).all()
 
 
 def test_anchors_of_few_items_or_of_a_minority_are_weak() -> None:

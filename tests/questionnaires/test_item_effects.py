@@ -58,7 +58,12 @@ def test_continuous_items_are_tested_and_the_impact_is_no_finding(seed: int) -> 
     low, high = impact.loc[("b − a", "trait"), ["low", "high"]]
     assert abs(low) < abs(high) < 1 or abs(high) < abs(low) < 1
     text = comparison_text(found, ["trait"])
-    assert "Of 12 items, 1 have differential functioning (DIF): the test at equal factors flags 1, 11 of 12 differences are anchors" in text
+    assert "Differential functioning (DIF) was found in 1 of 12 items: an effect of 0.17 standard deviations (SD) or more" in text
+    assert "11 of 12 items show no significant difference (the largest estimate among them is" in text
+    assert "An item is listed if it differs with 1 and 2 factors" in text
+    [line] = [line for line in text.splitlines() if line.lstrip().startswith("group")][-1:]
+    assert line.split() == ["group", "item"] or "effect (points)" in text
+    assert {"se", "p_adjusted"} <= {*found.dif_items}
     assert "Mantel's test was not possible, because" in text
     assert "impact" in text
 
@@ -70,7 +75,7 @@ def test_other_confounders_of_the_model_are_held_equal(seed: int) -> None:
     age = np.clip(rng.normal(0.4 + 0.2 * group, 0.15), 0, 1)
     trait = rng.beta(1.2, 1.8, n)[:, None]
     answers = np.clip(np.rint(trait * rng.uniform(1.5, 2.5, 12) + 0.6 + rng.normal(0, 0.6, (n, 12))), 0, 4)
-    answers[:, :3] = np.clip(np.rint(answers[:, :3] + 1.5 * age[:, None]), 0, 4)  # items of the old, not of a group
+    answers[:, 0] = np.clip(np.rint(answers[:, 0] + 2.5 * age), 0, 4)  # an item of the old; several would share a factor
     frame = pd.DataFrame({"group": letters(group), "age": age})
     found = []
     for part in (frame, frame[["group"]]):
@@ -80,8 +85,8 @@ def test_other_confounders_of_the_model_are_held_equal(seed: int) -> None:
     assert held.item_tests is not None
     assert ignored.item_tests is not None
     assert not held.item_tests.flagged.any()
-    assert ignored.item_tests.flagged[0, :3].any()
-    assert np.abs(held.item_tests.effect[0, :3]).mean() < np.abs(ignored.item_tests.effect[0, :3]).mean() / 2
+    assert ignored.item_tests.flagged[0, 0]
+    assert np.abs(held.item_tests.effect[0, 0]) < np.abs(ignored.item_tests.effect[0, 0]) / 2
 
 
 @pytest.mark.filterwarnings("ignore")  # a model with more parameters than correlations
@@ -91,7 +96,7 @@ def test_the_reason_is_given_where_no_test_is_possible() -> None:
     assert found.effects is None
     assert found.impact(["one", "two"]) is None
     assert len(found.dif_items) == 0
-    assert "No test of items was possible, because 4 items do not determine 2 factors within the groups" in describe_dif(found)
+    assert "Not tested: the items at equal factors, because 4 items do not determine 2 factors within the groups" in describe_dif(found)
     answers, group = continuous(0)
     frame = as_dataset(answers, pd.DataFrame({"group": letters(group), "again": letters(group)})).confounders
     positive = answers - answers.min()
@@ -100,6 +105,48 @@ def test_the_reason_is_given_where_no_test_is_possible() -> None:
         warnings.simplefilter("ignore")
         found = compared(model.fit(positive, confounders=frame), positive, "group", frame)
     assert "because the other confounders of the model determine the groups" in describe_dif(found)
+
+
+@pytest.mark.filterwarnings("ignore:item '0' has")
+def test_a_model_with_fewer_factors_than_the_items_states_what_was_not_tested() -> None:
+    rng = np.random.default_rng(0)
+    group = np.arange(800) % 2
+    traits = rng.normal(size=(800, 2)) + 0.6 * group[:, None] * [1, 0]
+    answers = traits @ np.kron(np.eye(2), np.ones(6)) + rng.normal(size=(800, 12))
+    found = compared(dfact.FactorAnalysis(1, executor="inline").fit(answers), answers, letters(group))
+    text = comparison_text(found, ["F1"])
+    assert "Not tested: the impact on the model's factors, because the items ask for 2 factors within the groups" in text
+    assert "in standard deviations within the groups" not in text  # no table of the impact
+    assert len(found.dif_items) == 0
+    assert found.item_tests is not None
+    [numbers] = found.item_tests.of_numbers(found.items)
+    assert (numbers["model"], numbers["asked"], numbers["tested"]) == (1, 2, [1, 2])
+    assert len({int(item) // 6 for item in numbers["pair"]}) == 1  # two items of the factor that is lacking
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.filterwarnings("ignore:item '0' has")
+def test_standard_errors_of_clusters_are_those_of_their_means(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    clusters, size = np.repeat(np.arange(40), 25), 12
+    group = clusters % 2
+    answers = rng.normal(size=(1000, 1)) * rng.uniform(0.7, 1.3, size) + rng.normal(size=(1000, size))
+    answers += 0.4 * rng.normal(size=(40, size))[clusters]  # schools differ in items
+    model = dfact.FactorAnalysis(1, executor="inline").fit(answers)
+    dataset = as_dataset(answers)
+    groups = Groups.of(letters(group), dataset, None)
+    rows, _ = anchored_tests(model, dataset, None, groups)
+    whole, _ = anchored_tests(model, dataset, None, groups, clusters)
+    again, _ = anchored_tests(model, dataset, None, groups, rng.permutation(40)[clusters])
+    assert rows is not None
+    assert whole is not None
+    assert again is not None
+    assert whole.df == 19  # each group has 20 clusters
+    means = np.stack([answers[clusters == c].mean(axis=0) for c in range(40)])
+    expected = np.sqrt(means[::2].var(axis=0, ddof=1) / 20 + means[1::2].var(axis=0, ddof=1) / 20)
+    assert 0.6 < np.median(whole.se) / np.median(expected) < 1.2  # the factor explains a part
+    assert np.median(whole.se) > 1.5 * np.median(rows.se)
+    assert 0.8 < np.median(again.se) / np.median(whole.se) < 1.25
 
 
 @pytest.mark.filterwarnings("ignore:item '0' has")

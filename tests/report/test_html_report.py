@@ -25,7 +25,7 @@ from dfact.cli.main import main
 from dfact.data.coerce import as_dataset
 from dfact.data.examples import ipip_ascado, ipip_ascado_items, ipip_ascado_items_file
 from dfact.models.estimator import MODELS
-from dfact.models.expectile.presenter import BinErrors
+from dfact.models.expectile.presenter import BinErrors, bins_figure, distributions_figure
 from dfact.models.provenance import Stability
 from dfact.report import row_statistics
 from dfact.report.document import make_table, number_format
@@ -673,6 +673,12 @@ def test_errors_by_size(seed: int) -> None:
         assert row["entries"] == inside.sum()
         assert_allclose(row["median"], np.median(np.abs(R - b)[inside] / b[inside]), rtol=2e-3)
         assert_allclose(row["absolute"], np.median(np.abs(R - b)[inside]), rtol=2e-3)
+        curve = np.quantile(np.abs(R - b)[inside] / b[inside], np.arange(1, 100) / 100)
+        assert_allclose(found.distributions[str(row.name)], curve, rtol=5e-3, atol=2e-5)
+    lines = distributions_figure(found).axes[0].lines
+    assert [line.get_label() for line in lines] == list(found.table.index)
+    assert_allclose(lines[0].get_ydata(), np.arange(1, 100) / 100)
+    assert [text.get_text() for text in bins_figure(found).axes[0].get_xticklabels()] == list(found.table.index)
 
 
 @pytest.mark.parametrize("stored", [False, True])

@@ -46,6 +46,7 @@ CALLS: dict[str, Callable[[Array], Any]] = {
     "fa": lambda X: selection.select_number_of_factors(dfact.FactorAnalysis(1), X, n_components=[1, 2]),
     "path": lambda X: selection.select_penalty(dfact.ElasticCP(2, max_iter=10, random_state=0), tensor(X), lambdas=[0.1, 1.0]),
     "modularity": lambda X: selection.select_by_modularity(dfact.GradeOfMembership(1), X, n_components=[1, 2]),
+    "classes": lambda X: selection.select_number_of_classes(dfact.GradeOfMembership(1), X, n_components=[1, 2]),
     "bootstrap": lambda X: selection.bootstrap(nmf().fit(X), X, n_resamples=3, random_state=0),
     "compare_groups": lambda X: compared(nmf(), X),
     "compare_groups of factors": lambda X: compared(dfact.FactorAnalysis(1), X),

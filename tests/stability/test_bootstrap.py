@@ -1,6 +1,8 @@
 """Bootstrap stability: the draws, the refits, their matching, and the results."""
 
 import itertools
+from copy import copy
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from dfact.selection import bootstrap
 from dfact.selection.running.scheduler import run_fits
 from dfact.stability.intervals import Variance, factor_intervals
 from dfact.stability.refits import Matching
-from dfact.stability.resamples import Half, Refit, RefittedLoadings, Resample, ResampleFits
+from dfact.stability.resamples import ClusterResample, Clusters, Half, Refit, RefittedLoadings, Resample, ResampleFits
 from tests.cases import exhaustive_after, exhaustive_unless, of_slice
 from tests.conftest import CutRows, planted_answers
 from tests.models.test_adding_a_factorization import PoissonMF, counts
@@ -119,6 +121,60 @@ def test_half_repeats_its_rows_twice(weighted: bool) -> None:
 
 
 # Intervals.
+@pytest.mark.parametrize("halves", [False, True])
+def test_clusters_are_drawn_whole(halves: bool) -> None:
+    rng = np.random.default_rng(0)
+    clusters = rng.integers(0, 30, 500)
+    strata = (clusters % 3 == 0).astype(int)
+    drawn, layout = Clusters.of(clusters, strata), Layout.of((500, 2))
+    assert len(drawn.strata) == len(np.unique(clusters))
+    totals = np.zeros(500, int)
+    for number in range(2):
+        view = ClusterResample.draw_clusters(layout, 3, number, drawn, weighted=False, halves=halves)
+        starts = [0, 100, 101, 380, 500]  # a row's draws do not depend on its block
+        times = np.concatenate([view.multiplicity(b, start, end - start) for b, (start, end) in enumerate(pairwise(starts))])
+        for c in np.unique(clusters):
+            assert len(np.unique(times[clusters == c])) == 1
+        of_clusters = np.array([times[clusters == c][0] for c in np.unique(clusters)])
+        level = np.unique(clusters) % 3 == 0
+        if halves:
+            assert set(np.unique(of_clusters)) == {0, 2}
+        for stratum in (True, False):
+            expected = int((level == stratum).sum())
+            assert of_clusters[level == stratum].sum() == (expected // 2 * 2 if halves else expected)
+        assert view.counts.sum() == times.sum()
+        totals += times
+    assert not halves or set(np.unique(totals)) <= {0, 2}  # no cluster is in both halves
+
+
+def test_standard_errors_of_a_bootstrap_of_clusters_are_those_of_other_clusters() -> None:
+    rng = np.random.default_rng(0)
+    clusters = np.repeat(np.arange(50), 20)
+    X = rng.normal(size=(1000, 1)) + 0.5 * rng.normal(size=(1000, 6)) + 0.7 * rng.normal(size=(50, 6))[clusters]
+    model = dfact.PCA(1, executor="inline").fit(X)
+    rows, whole = (bootstrap(model, X, 60, random_state=0, **given) for given in ({}, {"clusters": clusters}))
+    assert rows.se is not None
+    assert whole.se is not None
+    assert whole.resampling == "bootstrap samples of 50 clusters"
+    assert np.median(whole.se) > 1.4 * np.median(rows.se)
+    of_means = []  # of other samples of 50 clusters
+    for _ in range(60):
+        other = rng.normal(size=(1000, 1)) + 0.5 * rng.normal(size=(1000, 6)) + 0.7 * rng.normal(size=(50, 6))[clusters]
+        found = dfact.PCA(1, executor="inline").fit(other).components_
+        of_means.append(found * np.sign(found.sum()))
+    assert_allclose(np.median(whole.se), np.median(np.std(of_means, axis=0)), rtol=0.3)
+    threads = bootstrap(copy(model).set_params(executor="threads"), X, 60, random_state=0, clusters=clusters + 7)
+    assert_array_equal(threads.se, whole.se)
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"stratify": np.arange(1000) % 2}, "50 clusters have rows in several strata"),
+        ({"reselect": True}, "clusters are given, and reselect draws rows"),
+        ({"clusters": np.arange(1000)}, "a cluster of its own for each of the 1000 rows"),
+    ]
+    for settings, message in refused:
+        with pytest.raises((ParameterError, DataError), match=message):
+            bootstrap(model, X, 4, **{"clusters": clusters} | settings)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_loadings_at_a_bound_have_no_interval(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfact.engine.block_state import StateArrays
-from dfact.engine.passes import PartialSums, Released
+from dfact.engine.passes import BlockView, PartialSums, Released
 from dfact.engine.requests import Solver, run, step_tiles
 from dfact.engine.tiles import Tile, TileBroadcast
 from dfact.kernels.binomial import EDGE, newton_columns
-from dfact.models.binomial.passes import StepPass
+from dfact.models.binomial.passes import DeviancePass, StepPass
 from dfact.progress import remaining_rise
 
 _EM_READS = 2  # at the beginning, as a Newton step from a start is often too long
@@ -178,3 +178,10 @@ def maximize_likelihood(
             yield from step_tiles(Extrapolate(np.linalg.lstsq(products.gram, products.right, rcond=_RCOND)[0]))
         window = 0 if priming else min(window + 1, _WINDOW)
     return Maximum(frequencies, sizes, history, n_passes, converged, "previous" if rejected else "factors")
+
+
+def held_out_deviance(pass_: StepPass, maximum: Maximum, held_out: BlockView) -> Solver[Floats]:
+    """Return the deviance of the counts of the view ``held_out`` from a maximum, their number, and the number of passes of the fit."""
+    frequencies = TileBroadcast(maximum.frequencies, pass_.dtype)
+    deviance = yield from run(DeviancePass(pass_.codes, pass_.dtype, maximum.state), frequencies, held_out)
+    return np.array([float(deviance.total), float(deviance.count), float(maximum.n_passes)])

@@ -5,7 +5,7 @@ import click
 from dfact.catalogue import BY_COMMAND
 from dfact.cli.model_commands import ModelSpec, SelectSpec
 from dfact.cli.options import choice, component_numbers, numbers, seed
-from dfact.cli.types import BlockShape, NumberOrWord
+from dfact.cli.types import BlockShape, NamedOrNumbers, NumberOrWord
 
 _RULE = choice(
     "--rule",
@@ -40,7 +40,7 @@ _select_icqf = SelectSpec(
     """,
     example=(
         "dfact select icqf dfact-demo/answers.zarr survey.model -k 2-8",
-        "    --beta 0.05,0.1,0.2 --rule 1se --seed 0 --plot errors.png",
+        "    --beta 0.05,0.1,0.2 --seed 0 --plot errors.png",
     ),
     options=[
         component_numbers(),
@@ -111,6 +111,7 @@ SPECS = (
         """,
         example=["dfact fit icqf dfact-demo/answers.zarr survey.model -k 6"],
         changes={
+            "penalty": {"type": NamedOrNumbers("l1", "l2", "l2,1"), "metavar": "l1|l2|l2,1|P,Q"},
             "rho": {"type": NumberOrWord("adaptive"), "metavar": "NUMBER"},
             "q_max": {"type": float},
             "bounds": {"type": float, "nargs": 2, "metavar": "LOW HIGH"},

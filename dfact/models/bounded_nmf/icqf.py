@@ -19,7 +19,7 @@ from dfact.lazy import pd
 from dfact.models.bounded_nmf.effects import AdjustedDifferences, DifferencesPass, group_effects, impact_table, warn_of_effects
 from dfact.models.bounded_nmf.growth import DifferenceTotals, Surrogate, grow_loadings
 from dfact.models.bounded_nmf.passes import RowsPass, RowStart
-from dfact.models.bounded_nmf.problem import STARTS, Problem, check_range, make_problem
+from dfact.models.bounded_nmf.problem import PENALTIES, STARTS, Problem, check_range, make_problem, parse_penalty
 from dfact.models.bounded_nmf.solvers import ADMM, MM, best_start, fit_loadings, initial_loadings
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
@@ -71,8 +71,13 @@ class ICQF(Growing):
         Number of factors k.
     beta : float
         Weight β of the sparsity penalties.
-    penalty : "l1" or "l2"
-        "l1" for sparse factors and loadings, "l2" for small ones. "l2" replaces each ‖·‖₁ by ½‖·‖².
+    penalty : "l1", "l2", "l2,1" or two numbers (p, q)
+        Norm of the penalties: "l1" for sparse factors and loadings, "l2" for small ones, "l2,1" for few participants and items with any,
+        or two numbers p, q from 1 to 20. Each ‖A‖₁ is replaced by ‖A‖_{p,q}^q / q, where ‖A‖_{p,q} = (Σ_i (Σ_r A_ir^p)^(q/p))^(1/q)
+        over the rows i of W or Q, confounders included, and γ is that of the row. With q = 1 this is the paper's norm: "l2,1" is
+        (2, 1), "l1" is (1, 1). With q > 1 its power makes the rows separable, so that a participant's factors do not depend on the
+        others; a solution of either is one of the other with another weight. "l2" is (2, 2), ½‖A‖². Other pairs than (1, 1) and
+        (2, 2) need ``subproblem_solver="cd"``.
     solver : "mm" or "admm"
         Optimization method: MM on the augmented Lagrangian ("mm"), or the paper's "admm", which needs at least three times as
         many passes. "mm" stores the multipliers of the active bounds alone and fills missing entries with the model. "admm"
@@ -178,7 +183,7 @@ class ICQF(Growing):
         n_components: Annotated[int, COUNT] = 8,
         *,
         beta: Annotated[float, FINITE] = 0.1,
-        penalty: Literal["l1", "l2"] = "l1",
+        penalty: Annotated[str | tuple[float, float], PENALTIES] = "l1",
         solver: Literal["admm", "mm"] = "mm",
         subproblem_solver: Literal["cd", "fista"] = "cd",
         rho: float | str = 3.0,
@@ -328,6 +333,8 @@ class ICQF(Growing):
         super()._check_parameters()
         if not (is_in_range(self.rho, 1e-6, 1e6) or (self.rho == "adaptive" and self.solver == "admm")):
             raise ParameterError(f"rho is {self.rho!r}, expected a number from 1e-6 to 1e6, or with solver='admm' 'adaptive'")
+        if parse_penalty(self.penalty)[0] == "norm" and self.subproblem_solver == "fista":
+            raise ParameterError(f"subproblem_solver is 'fista', expected 'cd' with penalty={self.penalty!r}; FISTA has 'l1' and 'l2' only")
 
     def _check_loaded(self) -> None:
         super()._check_loaded()

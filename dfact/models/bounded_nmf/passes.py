@@ -15,6 +15,7 @@ from dfact.kernels.admm import admm_fill
 from dfact.kernels.bound_fill import bounded_step, tile_rows
 from dfact.kernels.box_qp import coordinate_descent
 from dfact.kernels.entries import filled, squared_error
+from dfact.kernels.norms import solve_norm_rows
 from dfact.kernels.sparse_products import times, transposed_times
 from dfact.lazy import sp
 from dfact.linalg.svd import Matrix, zero_filled
@@ -235,9 +236,10 @@ class MMPass(Pass[MMState, tuple[NDArray[Any], float], Sums]):
         new_gram, cross = work.until_next_block(gram.shape, self.dtype), work.until_next_block(Q.shape, self.dtype)
         old, new = (state.positions, state.multipliers), (target, positions, multipliers, new_gram, cross)
         squared, w_max, accelerated = p.penalty == "l2", float(p.w_max), p.inner == "fista"
-        own_penalty = s @ p.column_penalties(X[: p.k]) if isinstance(p, NMFProblem) else None
+        norm = (p.norm_p, p.norm_q) if p.penalty == "norm" else ()
+        own_penalty = s @ p.column_penalties(X[: p.k]) if norm or isinstance(p, NMFProblem) else None
         given = M, missing, X, Q, constants.transposed, constants.curvature, *old, constants.lower, constants.upper
-        squares, bounds, penalty_w, count = bounded_step(*given, rho, p.beta, squared, w_max, _SWEEPS, accelerated, s, *new)
+        squares, bounds, penalty_w, count = bounded_step(*given, rho, p.beta, squared, w_max, _SWEEPS, accelerated, s, *new, *norm)
         state.positions, state.multipliers = positions[:count].copy(), multipliers[:count].copy()
         lagrangian, penalty = 0.5 * squares + bounds, np.asarray(penalty_w if own_penalty is None else own_penalty)
         return state, Sums(new_gram, cross, np.asarray(squares), np.asarray(lagrangian), penalty, np.empty(0))
@@ -291,10 +293,12 @@ class RowsPass(Pass[BlockState, NDArray[Any], RowSums]):
         if rows is not None:
             return self._solve_stored(rows, self.row_start.factors(block, p, self.dtype), Q, p.sample_weight(block, self.dtype))
         X, M = self.row_start.factors(block, p, self.dtype), filled_values(block)
-        linear, ridge = p.row_penalty
         limits = p.limits(M.shape[1], np.float64)
-        exact, H = work.converted("loadings", Q, np.float64), work.matmul(Q[: p.k], M.T, "linear")
-        unconverged = solve_rows(block.values, X, H, exact, p.k, linear, ridge, p.w_max, *limits, _ROW_TOLERANCE)
+        given = block.values, X, work.matmul(Q[: p.k], M.T, "linear"), work.converted("loadings", Q, np.float64), p.k
+        if p.penalty == "norm":
+            unconverged = solve_norm_rows(*given, p.beta, p.norm_p, p.norm_q, p.w_max, *limits, _ROW_TOLERANCE)
+        else:
+            unconverged = solve_rows(*given, *p.row_penalty, p.w_max, *limits, _ROW_TOLERANCE)
         s = p.sample_weight(block, self.dtype)
         R = work.matmul(X.T, Q, "target")
         squares, figures = squared_error(block.values, R, s), compute_baseline(block.values, R, X[: p.k].T, s)

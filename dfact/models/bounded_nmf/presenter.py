@@ -41,11 +41,12 @@ class BoundedNMFPresenter(Presenter[B]):
 
     def summary(self) -> Lines:
         model = self.model
+        weight = f" with beta={model.beta:g}, on which the shares of {self.words.rows} below depend, too" if isinstance(model, ICQF) else ""
         return [
             self.model_line(),
             fit_line(model, model.remaining_),
             ("explained", f"{model.explained_share_:.1%} of the {self.explained} of the answers"),
-            ("sparsity", f"{(model.components_ == 0).mean():.1%} of the loadings are zero"),
+            ("sparsity", f"{(model.components_ == 0).mean():.1%} of the loadings are zero{weight}"),
         ]
 
     def items_plot(self) -> "Figure":

@@ -13,11 +13,34 @@ from dfact.data.weights import WeightSummary
 from dfact.engine.passes import Block
 from dfact.errors import DataError, ParameterError
 from dfact.kernels.box_qp import coordinate_descent, fista
+from dfact.kernels.norms import norm_descent
 from dfact.models.fitted_schema import AtLeast, Shape, Size
-from dfact.parameters import TooManyComponentsError, Values
+from dfact.parameters import TooManyComponentsError, Values, is_in_range
 
 STARTS = Values(lambda value: not isinstance(value, str) or value in ("nndsvd", "random"), "'nndsvd', 'random' or an array of loadings")
 INNER = {"cd": coordinate_descent, "fista": fista}
+_LARGEST_EXPONENT = 20  # ‖x‖₂₀ of eight numbers is within 11% of the largest, and powers of answers stay within the range of a double
+_NAMED = {"l1": (1.0, 1.0), "l2": (2.0, 2.0), "l2,1": (2.0, 1.0)}
+
+
+def _is_penalty(value: Any) -> bool:
+    if isinstance(value, str):
+        return value in _NAMED
+    pair = isinstance(value, (list, tuple)) and len(value) == 2
+    return pair and all(is_in_range(number, 1, np.inf) and number <= _LARGEST_EXPONENT for number in value)
+
+
+PENALTIES = Values(
+    _is_penalty, f"'l1', 'l2', 'l2,1' or (p, q) with two numbers from 1, below which no norm is convex, to {_LARGEST_EXPONENT}"
+)
+"""The values of ICQF's ``penalty``."""
+
+
+def parse_penalty(penalty: str | tuple[float, float]) -> tuple[Literal["l1", "l2", "norm"], float, float]:
+    """Return the kind of a penalty, and its p and q."""
+    p, q = (float(number) for number in (_NAMED[penalty] if isinstance(penalty, str) else penalty))
+    kinds: dict[tuple[float, float], Literal["l1", "l2"]] = {_NAMED["l1"]: "l1", _NAMED["l2"]: "l2"}
+    return kinds.get((p, q), "norm"), p, q
 
 
 PerItem = float | Annotated[NDArray[np.float64], Shape(("m",), finite=False)]
@@ -36,10 +59,13 @@ class Problem:
     q_max: Annotated[PerItem, AtLeast(0)]
     lower: Annotated[PerItem, AtLeast(0, finite=True)]
     upper: Annotated[PerItem, AtLeast(0)]
-    penalty: Literal["l1", "l2"] = "l1"
+    penalty: Literal["l1", "l2", "norm"] = "l1"
     inner: Literal["cd", "fista"] = "cd"
     weighted: bool = False
     """Whether the last of a block's covariates is the weight of its rows."""
+    norm_p: Annotated[float, AtLeast(1, finite=True)] = 1.0
+    norm_q: Annotated[float, AtLeast(1, finite=True)] = 1.0
+    """With penalty "norm", that of a row x of W or Q is (Σ x_r^p)^(q/p) / q."""
 
     @property
     def bounded(self) -> bool:
@@ -64,7 +90,10 @@ class Problem:
         return np.ascontiguousarray(block.covariates[:, -1], dtype)
 
     def column_penalties(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the penalty of each column of non-negative X (k, n): Σx, or ½Σx²."""
+        """Return the penalty of each column of non-negative X (k, n): Σx, ½Σx², or (Σx^p)^(q/p) / q."""
+        if self.penalty == "norm":
+            powers: NDArray[np.float64] = (X.astype(np.float64) ** self.norm_p).sum(axis=0)
+            return powers ** (self.norm_q / self.norm_p) / self.norm_q
         sums: NDArray[np.float64] = X.sum(axis=0, dtype=np.float64)
         return sums if self.penalty == "l1" else np.asarray(0.5 * np.einsum("ij,ij->j", X, X, dtype=np.float64))
 
@@ -119,7 +148,7 @@ class Problem:
 
         H (n_free, n) is overwritten.
         """
-        solve_columns(self.penalty, self.inner, X, H, G, strength, upper, sweeps, tolerance)
+        solve_columns((self.penalty, self.norm_p, self.norm_q), self.inner, X, H, G, strength, upper, sweeps, tolerance)
 
 
 @dataclass(frozen=True)
@@ -172,7 +201,7 @@ class NMFProblem(Problem):
 
 
 def solve_columns(
-    penalty: str,
+    penalty: tuple[str, float, float],
     inner: str,
     X: NDArray[Any],
     H: NDArray[Any],
@@ -182,15 +211,19 @@ def solve_columns(
     sweeps: int,
     tolerance: float,
 ) -> None:
-    """Solve the columns of X as :meth:`Problem.solve` does, with this penalty and inner solver."""
+    """Solve the columns of X as :meth:`Problem.solve` does, with this penalty, its p and q, and this inner solver."""
     n, dtype = X.shape[1], X.dtype
-    weights = np.full(n, strength).astype(dtype)
+    kind, p, q = penalty
+    weights, limits = np.full(n, strength).astype(dtype), np.full(n, upper).astype(dtype)
+    if kind == "norm":
+        norm_descent(X, H, G, len(H), weights, limits, p, q, sweeps, tolerance)
+        return
     ridge = np.zeros(n, dtype)
-    if penalty == "l1":
+    if kind == "l1":
         H -= weights
     else:
         ridge = weights
-    INNER[inner](X, H, G, len(H), ridge, np.full(n, upper).astype(dtype), sweeps, tolerance)
+    INNER[inner](X, H, G, len(H), ridge, limits, sweeps, tolerance)
 
 
 def make_problem(model: Any, dataset: Dataset, weights: WeightSummary | None) -> Problem:
@@ -205,6 +238,7 @@ def make_problem(model: Any, dataset: Dataset, weights: WeightSummary | None) ->
         raise ParameterError(f"q_max is {q_max}, expected finite upper bounds of the loadings with a penalty; give q_max, or beta=0")
     gamma = (n if weights is None else weights.total) / m * q_max
     rho = 3.0 if model.rho == "adaptive" else float(model.rho)
+    kind, p, q = parse_penalty(model.penalty)
     problem = Problem(
         k,
         float(model.beta),
@@ -214,9 +248,11 @@ def make_problem(model: Any, dataset: Dataset, weights: WeightSummary | None) ->
         q_max,
         lower,
         upper,
-        model.penalty,
+        kind,
         model.subproblem_solver,
         weights is not None,
+        p,
+        q,
     )
     check_range(dataset, problem)
     if weights is not None:

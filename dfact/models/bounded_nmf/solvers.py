@@ -345,7 +345,7 @@ def _solve(problem: Problem, sums: Sums, Q: NDArray[Any], weight: float) -> Solv
     strength, upper = (np.full(Q.shape[1], of, np.float64) for of in (problem.loadings_penalty / weight, problem.q_max))
     given = {"Q": Q, "cross": sums.cross, "strength": strength, "upper": upper}
     gram = sums.gram + problem.loadings_ridge * np.eye(len(Q)) if problem.loadings_ridge else sums.gram
-    lasso = _Lasso(problem.penalty, problem.inner, gram, tolerance)
+    lasso = _Lasso((problem.penalty, problem.norm_p, problem.norm_q), problem.inner, gram, tolerance)
     return (yield from map_columns(lasso, given, column_seconds=_COLUMN_SECONDS * len(Q) ** 2))
 
 
@@ -353,7 +353,7 @@ def _solve(problem: Problem, sums: Sums, Q: NDArray[Any], weight: float) -> Solv
 class _Lasso:
     """The problems of some items, which share one Gram matrix."""
 
-    penalty: str
+    penalty: tuple[str, float, float]
     inner: str
     gram: NDArray[np.float64]
     tolerance: float

@@ -27,19 +27,19 @@ SPECS = (
             "dfact.models.cp.selection:select_components",
             """Components of a tensor: their number and sparsity.
 
-            1 to -k components are fitted without shrinkage, to all rows and without each fold of them in turn. The largest number is
-            chosen whose components, even the weakest, return in the fits to different rows, and whose core consistency is at least 50%.
-            The fit to all rows is written to MODEL, if that is given.
+            1 to -k components are fitted without shrinkage, to all rows and to random halves of them. The largest number is
+            chosen whose components, even the weakest, return in both halves, and whose core consistency is at least 50%. The fit to all
+            rows is written to MODEL, if that is given. Where no number meets this rule, none is chosen and no model written.
 
             With the other criteria, solutions are computed along increasing penalties, which leave fewer and fewer components, and the
             criterion chooses one of them. That solution, without its shrinkage, is written.
             """,
-            example=("dfact select cp dfact-demo/spectra.zarr spectra.model -k 4 --folds 4 --starts 2 --seed 0", "    --plot curve.png"),
+            example=("dfact select cp dfact-demo/spectra.zarr spectra.model -k 4 --starts 2 --seed 0", "    --plot curve.png"),
             options=[
                 choice(
                     "--criterion",
                     "replicability held_out bic split_half",
-                    "Whether components recur in fits without a fold of the rows; or along a path of penalties: error of held-out entries, "
+                    "Whether components recur in fits to halves of the rows; or along a path of penalties: error of held-out entries, "
                     "Bayesian information criterion, or whether components recur in both halves of the rows.",
                 ),
                 choice(
@@ -61,8 +61,20 @@ SPECS = (
                     show_default="the value of --l1-ratio",
                 ),
                 click.option("--holdout-fraction", default=0.1, help="Fraction of the observed entries to hold out."),
-                click.option("--folds", "n_folds", type=int, show_default="10", help="Folds of the rows, for replicability."),
-                click.option("--repeats", "n_repeats", default=1, help="Random splits into folds, for replicability."),
+                click.option(
+                    "--folds",
+                    "n_folds",
+                    type=int,
+                    show_default="2, halves; 5 for fewer than 20 rows",
+                    help="Folds of the rows, for replicability; above 2, fits leave out one fold each.",
+                ),
+                click.option(
+                    "--repeats",
+                    "n_repeats",
+                    type=int,
+                    show_default="5 for halves, 3 for few rows",
+                    help="Random splits into folds, for replicability.",
+                ),
                 click.option("--starts", "n_starts", default=3, help="Starts of each fit, for replicability."),
                 click.option("--threshold", default=0.9, help="Similarity from which components count as the same, for replicability."),
                 click.option("--least-consistency", default=50.0, help="Least core consistency in percent, for replicability."),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dfact.errors import ParameterError
 from dfact.models.cp.base import CPModel
 from dfact.models.cp.path import SolutionPath
-from dfact.report.plots import new_figure
+from dfact.report.plots import center_colors, heatmap, new_figure
 from dfact.selection.result import Selection
 
 if TYPE_CHECKING:
@@ -83,6 +83,42 @@ def _draw(axes: Any, table: pd.DataFrame) -> None:
         axes.set_xlabel(f"{len(table)} slices")
 
 
+def mode_heatmap(model: CPModel, mode: int) -> "Figure":
+    """Plot the vectors of a mode, counted from 0 and scaled to length 1, as a heat map, white at 0: figures 5 to 7 of Shi et al. (2017)."""
+    table = mode_table(model, mode).iloc[:, : model.rank_]
+    figure = heatmap(table, f"slice of mode {mode + 1}", "entry of the vector")
+    center_colors(figure, max(table.abs().to_numpy().max(initial=0.0), np.finfo(float).tiny))
+    return figure
+
+
+def leading_sums(model: CPModel, mode: int, leading: int) -> "pd.Series[float]":
+    """Return the sums of a mode's vectors over the ``leading`` components, those of the largest weights, sorted by their absolute values.
+
+    Vectors have length 1. Signs that modes may exchange are fixed so that the vectors of the other modes have sums of at least 0.
+    """
+    if leading < 1:
+        raise ParameterError(f"leading is {leading}, expected a number of components of at least 1 (--leading)")
+    shown = min(leading, model.rank_)
+    others = [mode_table(model, n).iloc[:, :shown].sum().to_numpy() for n in range(len(model.factors_)) if n != mode]
+    signs = np.prod([np.where(sums < 0, -1.0, 1.0) for sums in others], axis=0)
+    sums = (mode_table(model, mode).iloc[:, :shown] * signs).sum(axis=1)
+    return pd.Series(sums.iloc[np.argsort(-sums.abs().to_numpy(), kind="stable")])
+
+
+def leading_plot(model: CPModel, mode: int, leading: int) -> "Figure":
+    """Plot the largest 40 of :func:`leading_sums` as bars: figure 8 of Shi et al. (2017), whose sums are of 6 components."""
+    sums = leading_sums(model, mode, leading).iloc[:_MAX_LABELS]
+    figure = new_figure(7, 1 + 0.22 * len(sums))
+    axes = figure.add_subplot()
+    axes.barh(range(len(sums)), sums.to_numpy())
+    axes.set_yticks(range(len(sums)), [str(label) for label in sums.index], parse_math=False)
+    axes.invert_yaxis()
+    axes.axvline(0, color="0.6", linewidth=0.8)
+    axes.set_xlabel(f"sum of the entries in {min(leading, model.rank_)} components")
+    axes.set_ylabel(f"slice of mode {mode + 1}")
+    return figure
+
+
 def selection_plot(selection: Selection) -> "Figure":
     """Plot a selection along a path with :func:`path_plot`, or one by replicability with :func:`replicability_plot`."""
     return replicability_plot(selection) if "replicability" in selection.table else path_plot(selection)
@@ -91,21 +127,22 @@ def selection_plot(selection: Selection) -> "Figure":
 def replicability_plot(selection: Selection) -> "Figure":
     """Plot the weakest component's similarity, factor match scores and core consistency over the number of components.
 
-    A line marks the chosen number.
+    A line marks the chosen number, if there is one.
     """
     table = selection.table
     figure = new_figure(7, 4.5)
     axes = figure.add_subplot()
     axes.fill_between(table.index, table["fms_low"], table["fms"], alpha=0.2, label="factor match score, 5th percentile to median")
-    axes.plot(table.index, table["fms"], "o-", markersize=5, label="factor match score, median of pairs of folds")
+    axes.plot(table.index, table["fms"], "o-", markersize=5, label="factor match score, median")
     axes.plot(table.index, table["replicability"], "s-", markersize=5, label="weakest component, median")
     shares = table["core_consistency"].clip(lower=0) / 100
     axes.plot(table.index, shares, "^:", color="0.4", markersize=5, label="core consistency / 100, 0 where negative")
-    axes.axvline(selection.best_params["n_components"], color="black", linestyle="--", linewidth=1)
+    if selection.best_params["n_components"] is not None:
+        axes.axvline(selection.best_params["n_components"], color="black", linestyle="--", linewidth=1)
     axes.set_xticks(table.index)
     axes.set_ylim(0, 1.05)
     axes.set_xlabel("number of components")
-    axes.set_ylabel("similarity of fits without different folds")
+    axes.set_ylabel("similarity of fits to different rows")
     axes.legend(loc="lower left")
     return figure
 

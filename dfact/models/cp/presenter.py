@@ -9,12 +9,21 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dfact.data.dataset import Dataset
+from dfact.errors import ParameterError
 from dfact.export.stability import written_stability
 from dfact.export.tables import Lines, Texts, elided, fit_line, largest_items, under_headings
 from dfact.models.cp.base import CPModel
 from dfact.models.cp.core_consistency import core_consistency
 from dfact.models.cp.path import SolutionPath
-from dfact.models.cp.plots import axis_values, modes_plot, path_plot, replicability_plot, solutions_plot
+from dfact.models.cp.plots import (
+    axis_values,
+    leading_plot,
+    mode_heatmap,
+    modes_plot,
+    path_plot,
+    replicability_plot,
+    solutions_plot,
+)
 from dfact.models.provenance import SelectionRecord
 from dfact.report.document import Block, Drawing, Section, Text, make_table, number_format, with_intervals
 from dfact.report.figures import Groups, stability_figure
@@ -89,6 +98,13 @@ class CPPresenter(Presenter[CPModel]):
         about, _ = super().top_items(n)
         return about, self._largest(n, None)
 
+    def mode_plot(self, mode: int, leading: int | None) -> "Figure":
+        """Plot the vectors of a mode, counted from 1, as a heat map, or the sums of the leading ones as bars."""
+        modes = len(self.model.factors_)
+        if not 1 <= mode <= modes:
+            raise ParameterError(f"mode is {mode}, expected a mode of the tensor, from 1 to {modes} (--mode)")
+        return mode_heatmap(self.model, mode - 1) if leading is None else leading_plot(self.model, mode - 1, leading)
+
     def items_plot(self) -> "Figure":
         return modes_plot(self.model)
 
@@ -101,7 +117,7 @@ class CPPresenter(Presenter[CPModel]):
     def selection_drawing(self, record: SelectionRecord, best: Mapping[str, Any], alt: str) -> Drawing:
         if record.criterion == "replicability":
             scores = Selection(record.table.set_index("n_components"), dict(best), self.model)
-            caption = "Similarity of the components of fits without different folds; the line marks the chosen number."
+            caption = "Similarity of the components of fits to different rows; the line marks the chosen number."
             return Drawing(lambda: replicability_plot(scores), alt, caption)
         if record.names[-1] != "lam":
             return super().selection_drawing(record, best, alt)

@@ -30,7 +30,9 @@ SAME = 0.9
 """Similarity from which two components count as the same, by default."""
 CONSISTENT = 50.0
 """Least core consistency of a choice, by default: near 50% a model has variation that is not trilinear (Bro & Kiers 2003)."""
-_FOLDS = 10
+_HALVED = 20  # rows from which two halves are compared by default; a half of fewer has too few for several components
+_SPLITS = 5  # into halves, by default
+_FEW_FOLDS, _FEW_SPLITS = 5, 3  # folds of fewer rows, and splits into them, by default
 _FULL = 0  # number of the fit to all rows, among the fits of a number of components
 _LOW = 0.05  # quantile of the scores of the pairs
 
@@ -41,7 +43,7 @@ def replicability(
     n_components: Iterable[int] = range(1, 7),
     *,
     n_folds: int | None = None,
-    n_repeats: int = 1,
+    n_repeats: int | None = None,
     n_starts: int = 3,
     threshold: float = SAME,
     least_consistency: float | None = CONSISTENT,
@@ -50,24 +52,34 @@ def replicability(
     callbacks: Sequence[Callable[[Iteration], None]] = (),
     checkpoint: str | PathLike[str] | None = None,
 ) -> Selection:
-    """Choose the number of components by their replicability over folds of mode 1, and by core consistency.
+    """Choose the number of components by their replicability in halves of mode 1, and by core consistency; the choice may be none.
 
-    The rows, the slices of mode 1, are split at random into folds. For each number R of components the model is fitted
-    without each fold, from several starts, of which the lowest objective counts. Two fits are compared by the factor match score
-    of their vectors a_r⁽ⁿ⁾ of modes 2 to N, which do not depend on the rows,
+    The rows, the slices of mode 1, are split at random into halves, several times. For each number R of components the model is
+    fitted to each half, from several starts, of which the lowest objective counts. The fits of two halves have no row in common. They are
+    compared by the vectors a_r⁽ⁿ⁾ of modes 2 to N, which do not depend on the rows: the similarity of matched components is
 
-        FMS = (1/R) Σ_r Π_{n≥2} |cos(a_r⁽ⁿ⁾, b_{π(r)}⁽ⁿ⁾)|,   π the matching with the largest sum,
+        s_r = Π_{n≥2} |cos(a_r⁽ⁿ⁾, b_{π(r)}⁽ⁿ⁾)|,   π the matching with the largest sum,
 
-    without the components' weights. Components beyond the number that the data determines depend on the noise and on the
-    sample: the score falls after it. As the mean hides one such component among many, the rule looks at the weakest component: a
-    number is replicable if its lowest similarity, Π_{n≥2} |cos|, has a median over all pairs of folds of at least ``threshold``.
-    Fewer components than there are may be replicable or not.
+    and the factor match score (FMS) is its mean, without the components' weights. Components beyond the number that the data determines
+    depend on the noise and on the sample: the score falls after it. As the mean hides one such component among many, the rule looks at
+    the weakest component: a number is replicable if its lowest similarity has a median over all splits of at least ``threshold``.
+    Fewer components than there are may be replicable or not. The similarity of halves is that of two independent samples of n/2 rows. Two
+    samples of n rows agree at least as well.
+
+    Fewer than 20 rows leave too few in a half. Then, as with any ``n_folds`` above 2, the fits leave out one of F = 5 folds each. Two
+    share (F − 2)/(F − 1) of their rows and differ by much less than independent samples do. By the jackknife of F groups, the squared
+    differences of independent samples are (F − 1)²/F times as large, and so are the small angles' 1 − cos. The printed similarity is
+
+        max(0, 1 − max(1, (F − 1)²/F)·(1 − s_r)).
+
+    The factor is exact for small differences. It is too small where another sample would find other components altogether, the more so
+    the more folds there are. Prefer halves.
 
     Replicable components may still be no components of the data: two of them may share one source and cancel each other, in all
     rows alike. The :func:`core_consistency` of the fit to all rows shows that. It is above 90 for trilinear data, near 50 for data with
     variation of another structure, and near 0 or negative for an invalid model (Bro & Kiers 2003). It alone does not see components
-    that follow noise. The largest replicable number is chosen whose core consistency is at least ``least_consistency``; without one,
-    the consistent number with the highest median.
+    that follow noise. The largest replicable number is chosen whose core consistency is at least ``least_consistency``. Without one,
+    the choice is none: no component returns in other rows.
 
     Parameters
     ----------
@@ -79,9 +91,10 @@ def replicability(
     n_components : numbers
         Candidates.
     n_folds : int, optional
-        Number of folds, from 2 to the number of rows; by default 10, or the number of rows if it is less.
-    n_repeats : int
-        Number of splits into folds. Pairs are formed within a split.
+        Number of folds, from 2 (halves) to the number of rows; by default 2, and 5 for fewer than 20 rows.
+    n_repeats : int, optional
+        Number of splits into folds; by default 5 into halves, 3 into the five folds of few rows, and 1 into others. Pairs are formed
+        within a split.
     n_starts : int
         Number of starts of each fit: the model's own, and random ones.
     threshold : float
@@ -100,11 +113,12 @@ def replicability(
     Returns
     -------
     Selection
-        ``table`` with a row for each number: ``replicability``, the median over pairs of folds of the weakest component's similarity;
+        ``table`` with a row for each number: ``replicability``, the median over pairs of fits of the weakest component's similarity;
         ``core_consistency`` of the fit to all rows, NaN without a component left; ``fms`` and ``fms_low``, the median and the 5th
-        percentile of the pairs' FMS; ``fms_full``, the median FMS of a fold's fit and the fit to all rows; ``explained``, the explained
-        share of the latter. ``folds`` has the FMS of each fold's fit and the fit to all rows, with a column for each (repeat, fold).
-        ``model`` is fitted to all rows with the chosen number, and ``rule`` states the rule and what each of its conditions supports.
+        percentile of the pairs' FMS; ``fms_full``, the median FMS of a part's fit and the fit to all rows, which share rows and agree
+        better than samples do; ``explained``, the explained share of the latter. ``folds`` has the FMS of each part's fit and the fit to
+        all rows, with a column for each (repeat, fold). ``model`` is fitted to all rows with the chosen number, and ``rule`` states the
+        rule and what each of its conditions supports. If none is chosen, ``best_params`` is ``{"n_components": None}`` and ``model`` None.
 
     Raises
     ------
@@ -117,12 +131,12 @@ def replicability(
     Warns
     -----
     UserWarning
-        Fits without a fold that failed, whose scores are 0.
+        Fits to a part of the rows that failed, whose scores are 0.
 
     References
     ----------
-    Adali et al. (2022); Yan et al. (2024), whose ten folds, pairs of folds and best runs these are; Bro & Kiers (2003) on core
-    consistency.
+    Harshman & DeSarbo (1984) on split halves; Adali et al. (2022) on the score; Yan et al. (2024), whose pairs of folds and best runs
+    these are; Busing et al. (1999) on the jackknife of groups; Bro & Kiers (2003) on core consistency.
 
     Examples
     --------
@@ -131,12 +145,12 @@ def replicability(
     >>> A, B, C = (rng.standard_normal((size, 2)) for size in (40, 10, 8))
     >>> Z = np.einsum("ir,jr,kr->ijk", A, B, C) + 0.5 * rng.standard_normal((40, 10, 8))
     >>> model = dfact.ElasticCP(lam=1e-8, max_iter=100)
-    >>> dfact.selection.replicability(model, Z, range(1, 4), n_folds=4, random_state=0).best_params
+    >>> dfact.selection.replicability(model, Z, range(1, 4), random_state=0).best_params
     {'n_components': 2}
     """
     candidates = _candidates(model, n_components)
     dataset = as_dataset(X)
-    folds = _check(dataset.shape[0], n_folds, n_repeats, n_starts, threshold, least_consistency)
+    folds, n_repeats = _check(dataset.shape[0], n_folds, n_repeats, n_starts, threshold, least_consistency)
     strata = resolve_strata(stratify, None, dataset.shape[0])
     any_number = describe_model(with_parameters(model, n_components=1, random_state=None))
     settings: dict[str, Any] = {"folds": folds, "starts": n_starts, "strata": None if strata is None else describe_value(strata)}
@@ -147,12 +161,14 @@ def replicability(
     rows, scores = zip(*(_scores(fits, k, folds, n_repeats) for k in candidates), strict=True)
     index = pd.Index(candidates, name="n_components")
     table = pd.DataFrame(list(rows), index=index)
-    rule = _Rule(threshold, -np.inf if least_consistency is None else least_consistency)
-    best = rule.choose(table)
-    chosen = fits.fit(candidates[best], _FULL)
-    chosen.selection_ = SelectionRecord.from_table(table, best, "replicability", rule.name)
     columns = pd.MultiIndex.from_product([range(n_repeats), range(folds)], names=["repeat", "fold"])
     of_folds = pd.DataFrame(list(scores), index=index, columns=columns)
+    rule = _Rule(threshold, -np.inf if least_consistency is None else least_consistency)
+    best = rule.choose(table)
+    if best is None:
+        return Selection(table, {"n_components": None}, None, of_folds, rule.describe(table))
+    chosen = fits.fit(candidates[best], _FULL)
+    chosen.selection_ = SelectionRecord.from_table(table, best, "replicability", rule.name)
     return Selection(table, {"n_components": candidates[best]}, chosen, of_folds, rule.describe(table))
 
 
@@ -164,12 +180,14 @@ def _candidates(model: Any, n_components: Iterable[int]) -> list[int]:
     return sorted({one["n_components"] for one in expand(model, {"n_components": list(n_components)})})
 
 
-def _check(n: int, n_folds: Any, repeats: Any, starts: Any, threshold: Any, least_consistency: Any) -> int:
-    """Return the number of folds."""
+def _check(n: int, n_folds: Any, n_repeats: Any, starts: Any, threshold: Any, least_consistency: Any) -> tuple[int, int]:
+    """Return the numbers of folds and of repeats."""
     if n < 3:
         raise DataError(f"X has {n} rows in mode 1, expected at least 3, so that a fold leaves several")
-    folds = min(_FOLDS, n) if n_folds is None else n_folds
+    folds = (2 if n >= _HALVED else min(n, _FEW_FOLDS)) if n_folds is None else n_folds
     check_count("n_folds", folds, 2, n)
+    few = _FEW_SPLITS if n_folds is None and folds < n else 1  # leaving out single rows, there is one split
+    repeats = (_SPLITS if folds == 2 else few) if n_repeats is None else n_repeats
     check_count("n_repeats", repeats, 1, 1000)
     check_count("n_starts", starts, 1, 1000)
     if not is_in_range(threshold, 0, 1):
@@ -178,7 +196,7 @@ def _check(n: int, n_folds: Any, repeats: Any, starts: Any, threshold: Any, leas
         raise ParameterError(
             f"least_consistency is {least_consistency!r}, expected a number of at most 100, such as {CONSISTENT:g}, or None"
         )
-    return int(folds)
+    return int(folds), int(repeats)
 
 
 def _assign(n: int, folds: int, repeats: int, seed: int, strata: NDArray[np.int64] | None) -> list[NDArray[Any]]:
@@ -198,11 +216,10 @@ class _Rule:
     def name(self) -> str:
         return "largest replicable" + (" and consistent" if np.isfinite(self.least_consistency) else "")
 
-    def choose(self, table: pd.DataFrame) -> int:
-        """Return the position of the largest number that is replicable and consistent; without one, of the best consistent one."""
-        scores, consistent = table["replicability"].to_numpy(), self._consistent(table)
-        enough = np.flatnonzero((scores >= self.threshold) & consistent)
-        return int(enough[-1] if len(enough) else np.where(consistent, scores, -1.0).argmax() if consistent.any() else scores.argmax())
+    def choose(self, table: pd.DataFrame) -> int | None:
+        """Return the position of the largest number that is replicable and consistent; None without one."""
+        enough = np.flatnonzero((table["replicability"] >= self.threshold) & self._consistent(table))
+        return int(enough[-1]) if len(enough) else None
 
     def describe(self, table: pd.DataFrame) -> str:
         """Return the rule in words, and the largest number by each of its conditions."""
@@ -213,7 +230,8 @@ class _Rule:
             words += f" and whose core consistency is at least {self.least_consistency:g}%"
             counted.append(("core consistency", consistent))
         found = ", ".join(f"{int(numbers[-1]) if len(numbers) else 'none'} by {name}" for name, numbers in counted)
-        return f"{words}. Largest: {found}."
+        none = " None is chosen: no number meets the rule." if self.choose(table) is None else ""
+        return f"{words}. Largest: {found}.{none}"
 
     def _consistent(self, table: pd.DataFrame) -> NDArray[np.bool_]:
         if not np.isfinite(self.least_consistency):
@@ -223,7 +241,7 @@ class _Rule:
 
 @dataclass(frozen=True, eq=False)
 class _FoldFits:
-    """Fits to all rows (number 0) and without each fold, for each number of components."""
+    """Fits to all rows (number 0), to each half or without each fold, for each number of components."""
 
     model: Any
     dataset: Dataset
@@ -287,10 +305,16 @@ def _scores(fits: _FoldFits, k: int, folds: int, repeats: int) -> tuple[dict[str
     """Return the row of the table, and the score of each fold's fit and the fit to all rows."""
     parts = [fits.vectors(k, 1 + number) for number in range(folds * repeats)]
     of_repeats = (parts[first : first + folds] for first in range(0, len(parts), folds))
-    pairs = [match_components(*pair) for of_repeat in of_repeats for pair in combinations(of_repeat, 2)]
+    matches = [match_components(*pair).similarity for of_repeat in of_repeats for pair in combinations(of_repeat, 2)]
+    pairs = independent_similarity(np.array(matches), folds)
     scores = [match_components(fits.vectors(k, _FULL), part).score for part in parts]
-    low, median = np.quantile([pair.score for pair in pairs], [_LOW, 0.5])
-    weakest, (explained, consistency) = np.median([pair.similarity.min() for pair in pairs]), fits.figures(k)
+    low, median = np.quantile(pairs.mean(axis=1), [_LOW, 0.5])
+    weakest, (explained, consistency) = np.median(pairs.min(axis=1)), fits.figures(k)
     row = {"replicability": weakest, "core_consistency": consistency, "fms": median, "fms_low": low}
     row |= {"fms_full": np.median(scores), "explained": explained}
     return {name: float(value) for name, value in row.items()}, scores
+
+
+def independent_similarity(similarity: NDArray[np.float64], folds: int) -> NDArray[np.float64]:
+    """Return the similarity of fits to independent samples, given that of fits without one of several folds; halves are independent."""
+    return np.maximum(0.0, 1 - max(1.0, (folds - 1) ** 2 / folds) * (1 - similarity))

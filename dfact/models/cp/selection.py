@@ -24,7 +24,7 @@ def select_components(
     rule: str = "min",
     holdout_fraction: float = 0.1,
     n_folds: int | None = None,
-    n_repeats: int = 1,
+    n_repeats: int | None = None,
     n_starts: int = 3,
     threshold: float = SAME,
     least_consistency: float | None = CONSISTENT,

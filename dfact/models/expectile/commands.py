@@ -5,6 +5,7 @@ import click
 from dfact.catalogue import BY_COMMAND
 from dfact.cli.model_commands import ModelSpec, SelectSpec
 from dfact.cli.options import choice, component_numbers, numbers, seed
+from dfact.cli.types import InputLocation, MatrixShape
 
 _ORTHOGONALIZE = {"orthogonalize": "the transformation minimizes the ridge's term"}
 
@@ -22,7 +23,16 @@ SPECS = (
         example=("dfact fit emf dfact-demo/ratings.zarr ratings.model -k 3 --tau 0.1,0.5,0.9", "    --ridge 0.1"),
         options=[
             numbers("--tau", "Expectiles between 0 and 1; one model is fitted for each.", default="0.5"),
+            click.option(
+                "--measurements",
+                type=InputLocation(),
+                metavar="DATASET",
+                help="Dataset with one column: linear measurements b_i ≈ ⟨A_i, XYᵀ⟩ of a matrix. The rows of DATA are then the "
+                "matrices A_i, each row by row; requires --shape.",
+            ),
+            click.option("--shape", type=MatrixShape(), metavar="ROWSxCOLUMNS", help="Shape of the matrix that --measurements measure."),
         ],
+        other_data=(("measurements", "shape"), "dfact.models.expectile.measured_passes:prepare"),
         changes={
             "n_components": {"help": "Number of components; dfact select emf chooses it."},
             "ridge": {"help": "Weight of the factors' squares. Noisy data with few entries need far more; dfact select emf chooses it."},

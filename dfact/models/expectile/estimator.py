@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dfact.data.coerce import implicit_as_missing
+from dfact.data.coerce import as_dataset, implicit_as_missing
 from dfact.data.dataset import Dataset
 from dfact.data.sources.entrance import as_column, as_numbers
 from dfact.data.validation import require_observed, warn_unobserved_columns, warn_unobserved_rows
@@ -23,6 +23,13 @@ from dfact.linalg.svd import gram_size, right_singular, tiled_gram_size
 from dfact.models.expectile.alternation import Alternation
 from dfact.models.expectile.growth import ColumnSurrogate, GrowthPass, grow_columns, solve_rows, start_of
 from dfact.models.expectile.held_out_errors import ErrorMeasure, ExpectileErrors, ExpectileErrorsPass
+from dfact.models.expectile.measured_passes import (
+    MeasuredMatrix,
+    RegressionPass,
+    alternate_measured,
+    check_measurements,
+    measured_start,
+)
 from dfact.models.expectile.measurements import Measurements
 from dfact.models.expectile.passes import ExactPass, Loss, OriginalUnits, Point, RowsPass, RowStart, SurrogatePass, original_units
 from dfact.models.expectile.sampled_entries import record_crossings, root_mean_square
@@ -263,8 +270,11 @@ class ExpectileMF(Growing):
         dataset = self._observed(X, reset=True)
         return self._task(dataset, original_units(dataset))
 
-    def _solve(self, task: FitTask[OriginalUnits]) -> Solver[None]:
+    def _solve(self, task: FitTask[Any]) -> Solver[None]:
         dtype = task.dtype
+        if isinstance(task.problem, MeasuredMatrix):
+            yield from self._solve_measured(task)
+            return
         row_start, Y, uneven = yield from self.initial_factors(task)
         problem = (task.problem, self._loss(), row_start, dtype)
         pass_: Any = ExactPass(*problem) if self._is_exact(task.dataset) else SurrogatePass(*problem)
@@ -353,15 +363,19 @@ class ExpectileMF(Growing):
         return (yield from run(pass_, self.column_factors_.astype(np.float64), held_out))
 
     def fit_measurements(self, A: Any, b: Any, shape: tuple[int, int]) -> Self:
-        """Fit linear measurements b_i ≈ ⟨A_i, XYᵀ⟩ of an n×m matrix, ``shape``, in memory.
+        """Fit linear measurements b_i ≈ ⟨A_i, XYᵀ⟩ of an n×m matrix, ``shape``.
 
         The method minimizes Σ ρ_τ(b_i − ⟨A_i, XYᵀ⟩) + ridge·(‖X‖² + ‖Y‖²) over X and Y in turn, each half-step to its minimum
         (algorithm 1). It starts from the SVD of Σ b_i A_i and works in double precision; ``init``, ``solver`` and ``dtype`` are
         ignored. The matrices A_i are finite, row-major in A (p, n, m), (p, n·m) or sparse (p, n·m); the measurements are b (p,).
 
+        Those of a dataset or its path are read block by block, with the executor and within the memory limit. A trial of Newton's
+        method is one pass over them, and two to four are needed for a half-step. The normal equations, of width max(n, m)·k, are in
+        memory. Implicit entries of a sparse dataset are 0.
+
         Parameters
         ----------
-        A : array (p, n, m) or (p, n·m), or sparse (p, n·m)
+        A : array (p, n, m) or (p, n·m), or sparse (p, n·m), path or Dataset (p, n·m)
             The matrices A_i.
         b : array (p,)
             The measurements.
@@ -373,6 +387,8 @@ class ExpectileMF(Growing):
         self
             The fitted model.
         """
+        if isinstance(A, (str, PathLike, Dataset)):
+            return self.fit_prepared(self.prepare_measurements(A, b, shape))
         self._check_parameters()
         measurements, loss = Measurements.from_arrays(A, b, shape), self._loss()
         with single_threaded():
@@ -387,11 +403,51 @@ class ExpectileMF(Growing):
         self.row_factors_, self.column_factors_ = X, Y
         for name in ("sums_", "growth_"):  # of an earlier fit to rows
             self.__dict__.pop(name, None)
-        self.n_features_in_ = shape[1]
-        self.column_labels_ = np.arange(shape[1]).astype(str).astype(object)
+        self._describe_measured(shape[1])
+        return self
+
+    def prepare_measurements(self, A: Any, b: Any, shape: tuple[int, int]) -> FitTask[MeasuredMatrix]:
+        """Check and plan :meth:`fit_measurements` of a dataset or its path, which ``fit_prepared`` runs; nothing is fitted.
+
+        Parameters
+        ----------
+        A, b, shape
+            Measurement matrices, measurements and shape of the matrix, as for :meth:`fit_measurements`; A is a dataset or its path.
+
+        Returns
+        -------
+        FitTask
+            The task of a copy of this model.
+        """
+        fitted = type(self)(**self.get_params(deep=False))
+        fitted._check_parameters()
+        dataset = as_dataset(A)
+        problem, values = check_measurements(dataset, b, shape)
+        fitted._describe_measured(problem.m)
+        footprint = problem.footprint(self.n_components)
+        return fitted._task(
+            dataset, problem, covariates=values[:, None], footprint=footprint, dtype=np.dtype(np.float64), measured=(problem.n, problem.m)
+        )
+
+    def _solve_measured(self, task: FitTask[MeasuredMatrix]) -> Solver[None]:
+        pass_ = RegressionPass(task.problem, self._loss())
+        X, Y = yield from measured_start(task.problem, self.n_components)
+        start = yield from run(pass_, ("rows", Y, X.ravel(), X.ravel()))
+        ridge, loss = self._loss().ridge, float(start.loss)
+        history = [loss + ridge * float(np.vdot(X, X) + np.vdot(Y, Y))]
+        end = _End(self.max_iter, self.tol, Reporter(self.callbacks, self.max_iter))
+        while not end.reached:
+            X, Y, loss = yield from alternate_measured(pass_, X, Y, history, orthogonalize=self.orthogonalize)
+            end.check(history)
+        self._set_end(end, np.asarray([*history, loss + ridge * float(np.vdot(X, X) + np.vdot(Y, Y))]))
+        self.row_factors_, self.column_factors_ = X, Y
+
+    def _describe_measured(self, m: int) -> None:
+        """Set the attributes that describe the columns of a measured matrix, and none of a dataset."""
+        self.n_features_in_ = m
+        self.column_labels_ = np.arange(m).astype(str).astype(object)
         self.offset_ = self.fingerprint_ = self.row_labels_ = self.codebook_ = None
         self.variants_ = self.data_kind_ = self.row_populations_ = None
-        return self
 
     @lazy_of_dask
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:

@@ -1,8 +1,10 @@
-"""Expectile matrix factorization of general linear measurements, in memory: the case of the paper's theory."""
+"""Expectile matrix factorization of general linear measurements, the case of the paper's theory: all of them in memory, or a block."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,14 +12,17 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse.linalg import svds
 
 from dfact.data.sources.entrance import as_numbers
+from dfact.engine.requests import Solver
 from dfact.errors import DataError, ParameterError
 from dfact.lazy import is_sparse, sp
 from dfact.models.expectile.alternation import balance
 from dfact.models.expectile.passes import Loss
 from dfact.parameters import is_count
 
-_ROUNDS, _HALVINGS = 100, 50
-_ROUNDING = 1e-13
+T = TypeVar("T")
+ROUNDS, HALVINGS = 100, 50
+"""Most Newton steps of a regression, and most halvings of one."""
+ROUNDING = 1e-13
 
 
 class Measurements:
@@ -25,17 +30,26 @@ class Measurements:
 
     def __init__(self, A: Any, b: NDArray[np.float64], shape: tuple[int, int]) -> None:
         """A (p, n·m) holds row-major matrices, dense or CSR."""
-        self._b, self._shape, self._A = b, shape, A
-        n, m = shape
-        # Stored in both orders: the rows' design needs A_i Y, the columns' design A_iᵀ X.
-        if isinstance(A, np.ndarray):
-            self._by_row: Any = A.reshape(-1, m)
-            self._by_column: Any = A.reshape(-1, n, m).transpose(0, 2, 1).reshape(-1, n)
-        else:
-            entries = A.tocoo()
-            i, j = np.divmod(entries.col.astype(np.int64), m)
-            self._by_row = sp.csr_array((entries.data, (entries.row * n + i, j)), shape=(A.shape[0] * n, m))
-            self._by_column = sp.csr_array((entries.data, (entries.row * m + j, i)), shape=(A.shape[0] * m, n))
+        self.b, self._shape, self._A = b, shape, A
+
+    # In both orders: the rows' design needs A_i Y, the columns' design A_iᵀ X.
+    @cached_property
+    def _by_row(self) -> Any:
+        n, m = self._shape
+        if isinstance(self._A, np.ndarray):
+            return self._A.reshape(-1, m)
+        entries = self._A.tocoo()
+        i, j = np.divmod(entries.col.astype(np.int64), m)
+        return sp.csr_array((entries.data, (entries.row.astype(np.int64) * n + i, j)), shape=(self._A.shape[0] * n, m))
+
+    @cached_property
+    def _by_column(self) -> Any:
+        n, m = self._shape
+        if isinstance(self._A, np.ndarray):
+            return self._A.reshape(-1, n, m).transpose(0, 2, 1).reshape(-1, n)
+        entries = self._A.tocoo()
+        i, j = np.divmod(entries.col.astype(np.int64), m)
+        return sp.csr_array((entries.data, (entries.row.astype(np.int64) * m + j, i)), shape=(self._A.shape[0] * m, n))
 
     @classmethod
     def from_arrays(cls, A: Any, b: Any, shape: tuple[int, int]) -> Measurements:
@@ -57,24 +71,30 @@ class Measurements:
             raise DataError("A or b hold NaN or infinity, expected finite numbers; leave out measurements without a value")
         return cls(matrices.reshape(dimensions[0], n * m), values, (n, m))
 
+    def total(self) -> NDArray[np.float64]:
+        """Return Σ b_i A_i (n·m,)."""
+        return np.asarray(self.b @ self._A)
+
+    def scale_sums(self, model: NDArray[np.float64]) -> tuple[float, float]:
+        """Return Σ b_i r_i and Σ r_i² for the measurements r of a matrix (n·m,)."""
+        measured = self._A @ model
+        return float(self.b @ measured), float(measured @ measured)
+
+    def design(self, side: str, others: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the design (p, q) of one side, "rows" or "columns", given the factors of the other."""
+        return np.asarray(((self._by_row if side == "rows" else self._by_column) @ others).reshape(len(self.b), -1))
+
     def start(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return X (n, k) and Y (m, k) of the rank-k SVD of Σ b_i A_i, scaled to fit b best."""
-        X, Y = np.zeros((self._shape[0], k)), np.zeros((self._shape[1], k))
-        total = (self._b @ self._A).reshape(self._shape)
-        if not total.any():  # ARPACK does not converge for a matrix of zeros
-            return X, Y
-        if k < min(self._shape):
-            U, values, Vt = svds(total, k, rng=np.random.default_rng(0))
-        else:
-            U, values, Vt = np.linalg.svd(total, full_matrices=False)
-        model = self._A @ ((U * values) @ Vt).ravel()
-        scale = max(float(self._b @ model) / max(float(model @ model), np.finfo(float).tiny), 0.0)
-        root = np.sqrt(values * scale)
-        X[:, : len(root)], Y[:, : len(root)] = U * root, Vt.T * root
-        return X, Y
+
+        def scale(model: NDArray[np.float64]) -> Solver[tuple[float, float]]:
+            yield from ()
+            return self.scale_sums(model)
+
+        return without_passes(start_factors(self.total().reshape(self._shape), k, scale))
 
     def objective(self, X: NDArray[np.float64], Y: NDArray[np.float64], loss: Loss) -> float:
-        r = self._b - self._A @ (X @ Y.T).ravel()
+        r = self.b - self._A @ (X @ Y.T).ravel()
         w = np.where(r >= 0, loss.tau, 1 - loss.tau)
         return float(np.sum(w * r * r)) + loss.ridge * float(np.vdot(X, X) + np.vdot(Y, Y))
 
@@ -86,18 +106,47 @@ class Measurements:
         ⟨A_i, XYᵀ⟩ is linear in X, with the design A_i Y, and in Y, with A_iᵀ X.
         """
 
-        def minimum(by_side: Any, others: NDArray[np.float64], start: NDArray[np.float64]) -> NDArray[np.float64]:
-            design = (by_side @ others).reshape(len(self._b), -1)
-            solution, value = expectile_regression(design, self._b, loss, start.ravel())
+        def minimum(side: str, others: NDArray[np.float64], start: NDArray[np.float64]) -> NDArray[np.float64]:
+            solution, value = expectile_regression(self.design(side, others), self.b, loss, start.ravel())
             history.append(value + loss.ridge * float(np.vdot(others, others)))
             return solution.reshape(start.shape)
 
-        X = minimum(self._by_row, Y, X)
-        Y = minimum(self._by_column, X, Y)
+        X = minimum("rows", Y, X)
+        Y = minimum("columns", X, Y)
         if orthogonalize:
             rotation, row_rotation = balance(X.T @ X, Y)
             X, Y = X @ row_rotation.T, Y @ rotation
         return X, Y
+
+
+def start_factors(
+    total: NDArray[np.float64], k: int, scale: Callable[[NDArray[np.float64]], Solver[tuple[float, float]]]
+) -> Solver[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Return X (n, k) and Y (m, k) of the rank-k SVD of Σ b_i A_i, ``total`` (n, m), scaled to fit b best.
+
+    ``scale`` returns Σ b_i r_i and Σ r_i² for the measurements r of a matrix (n·m,).
+    """
+    X, Y = np.zeros((total.shape[0], k)), np.zeros((total.shape[1], k))
+    if not total.any():  # ARPACK does not converge for a matrix of zeros
+        return X, Y
+    if k < min(total.shape):
+        U, values, Vt = svds(total, k, rng=np.random.default_rng(0))
+    else:
+        U, values, Vt = np.linalg.svd(total, full_matrices=False)
+    cross, squares = yield from scale(((U * values) @ Vt).ravel())
+    root = np.sqrt(values * max(cross / max(squares, np.finfo(float).tiny), 0.0))
+    X[:, : len(root)], Y[:, : len(root)] = U * root, Vt.T * root
+    return X, Y
+
+
+def without_passes(solver: Solver[T]) -> T:
+    """Return the result of a solver that requests no pass."""
+    try:
+        next(solver)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("the solver requests a pass")
 
 
 def expectile_regression(
@@ -114,14 +163,14 @@ def expectile_regression(
         return w, float(np.sum(w * r * r)) + loss.ridge * float(x @ x)
 
     w, objective = evaluate(x)
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         scaled = D * w[:, None]
         end = cho_solve(cho_factor(scaled.T @ D + loss.ridge * np.eye(D.shape[1])), scaled.T @ b)
         (signs, value), halvings = evaluate(end), 0
-        while not value <= objective * (1 + _ROUNDING) and halvings < _HALVINGS:  # NaN does not count as descent
+        while not value <= objective * (1 + ROUNDING) and halvings < HALVINGS:  # NaN does not count as descent
             halvings, end = halvings + 1, (x + end) / 2
             signs, value = evaluate(end)
-        if halvings == _HALVINGS:  # rounding is all that is left to gain
+        if halvings == HALVINGS:  # rounding is all that is left to gain
             break
         converged = halvings == 0 and (signs == w).all()
         x, w, objective = end, signs, value

@@ -22,6 +22,7 @@ from dfact.report.presenters.base import Presenter, counted_rows
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_SHARES = tuple(float(share) for share in np.arange(1, 100) / 100)  # of the entries, at which a distribution of errors is drawn
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99)  # of the sizes of the entries, where bins end
 
 
@@ -52,17 +53,23 @@ class ExpectilePresenter(Presenter[ExpectileMF]):
         return [f"Of the held-out entries, {text}." for _, text in lines]
 
     def errors_section(self, dataset: Dataset) -> Section | None:
-        table = BinErrors.of(self.model, dataset).table
+        errors = BinErrors.of(self.model, dataset)
+        table = errors.table
         about = "Relative errors |b̂ − b|/|b| of the fitted entries, in bins that end at quantiles of their size."
         medians = "; ".join(f"{name}: median {value:.0%}" for name, value in table["median"].items()) + "."
         drawing = Drawing(
-            lambda: bins_figure(table),
+            lambda: bins_figure(errors),
             f"Median relative error by size of the entry. {medians}",
-            "Median relative error; lines show the quartiles.",
+            "Relative errors: medians, boxes from quartile to quartile, and lines from 5% to 95% of the entries.",
+        )
+        curves = Drawing(
+            lambda: distributions_figure(errors),
+            "Cumulative distributions of the relative errors by size of the entry.",
+            "Share of the entries whose relative error is at most this. A curve further to the left has smaller errors.",
         )
         formats = dict.fromkeys(("lower quartile", "median", "upper quartile"), "{:.1%}")
         caption = "Errors by size of the entry; absolute is the median |b̂ − b|"
-        return Section("bins", "Errors by size", [Text(about), drawing, make_table(table, caption, formats=formats)])
+        return Section("bins", "Errors by size", [Text(about), drawing, curves, make_table(table, caption, formats=formats)])
 
 
 def order_lines(model: ExpectileMF) -> Lines:
@@ -93,19 +100,38 @@ def component_norms(model: ExpectileMF) -> "pd.Series[Any]":
     return pd.Series(norms, index=pd.Index(model.get_feature_names_out(), name="component"))
 
 
-def bins_figure(table: pd.DataFrame) -> "Figure":
-    """Plot the median relative error of each bin with its quartiles, on a logarithmic scale if they differ by a factor above 30."""
+def bins_figure(errors: "BinErrors") -> "Figure":
+    """Plot box plots of the relative errors of each bin, on a logarithmic scale if quartiles differ by a factor above 30."""
     figure = new_figure(7, 3.2)
     axes = figure.add_subplot()
-    finite = table[np.isfinite(table["upper quartile"])]
-    positions = np.arange(len(finite))
-    axes.vlines(positions, finite["lower quartile"], finite["upper quartile"], color="#999999", linewidth=3)
-    axes.plot(positions, finite["median"], "o", markersize=7)
-    lowest = float(finite["lower quartile"].min())
-    if lowest > 0 and finite["upper quartile"].max() > 30 * lowest:
+    table = errors.table
+    finite = np.isfinite(table["upper quartile"].to_numpy())
+    boxes = []
+    for label, row in table[finite].iterrows():
+        five, ninety_five = (np.interp(share, _SHARES, errors.distributions[str(label)]) for share in (0.05, 0.95))
+        ends = {"q1": row["lower quartile"], "med": row["median"], "q3": row["upper quartile"]}
+        whiskers = {"whislo": min(five, ends["q1"]), "whishi": max(ends["q3"], ninety_five if np.isfinite(ninety_five) else ends["q3"])}
+        boxes.append({"label": str(label), "fliers": [], **ends, **whiskers})
+    axes.bxp(boxes, showfliers=False)
+    lowest = float(table["lower quartile"][finite].min())
+    if lowest > 0 and table["upper quartile"][finite].max() > 30 * lowest:
         axes.set_yscale("log")
-    axes.set_xticks(positions, [str(label) for label in finite.index], rotation=30, ha="right")
+    axes.tick_params(axis="x", rotation=30)
     axes.set(xlabel="size of the entry", ylabel="relative error")
+    return figure
+
+
+def distributions_figure(errors: "BinErrors") -> "Figure":
+    """Plot the cumulative distribution of the relative errors of each bin up to the largest 95% quantile that is finite."""
+    figure = new_figure(7, 3.6)
+    axes = figure.add_subplot()
+    ends = []
+    for name, quantiles in errors.distributions.items():
+        known = np.isfinite(quantiles)
+        axes.plot(quantiles[known], np.asarray(_SHARES)[known], label=name)
+        ends += list(quantiles[known & (np.asarray(_SHARES) <= 0.95)][-1:])
+    axes.set(xlabel="relative error", ylabel="share of the entries", xlim=(0, max(ends, default=1.0) or 1.0), ylim=(0, 1))
+    axes.legend(title="size of the entry")
     return figure
 
 
@@ -116,6 +142,8 @@ class BinErrors:
     edges: tuple[float, ...]
     table: pd.DataFrame
     """Bins with their number of ``entries``, quartiles and ``median`` of |b̂ − b|/|b|, and ``absolute``, the median |b̂ − b|."""
+    distributions: dict[str, NDArray[np.float64]]
+    """Quantiles of |b̂ − b|/|b| of each bin at 1%, 2%, … 99% of its entries (99,); a bin without entries has none."""
 
     @classmethod
     def of(cls, model: ExpectileMF, dataset: Dataset) -> "BinErrors":
@@ -138,7 +166,9 @@ class BinErrors:
                 {"entries": int(absolute.sum()), "lower quartile": low, "median": median, "upper quartile": high, "absolute": distance}
             )
         names = [f"{low:.3g} to {high:.3g}" if high < np.inf else f"from {low:.3g}" for low, high in pairwise(edges)]
-        return cls(edges, pd.DataFrame(rows, index=pd.Index(names, name="size of the entry")))
+        counts = [totals[0].counts[i] for i in range(len(names))]
+        curves = {name: np.asarray(measures[0].quantiles(each, _SHARES)) for name, each in zip(names, counts, strict=True) if each.sum()}
+        return cls(edges, pd.DataFrame(rows, index=pd.Index(names, name="size of the entry")), curves)
 
 
 def _sizes(model: ExpectileMF, dataset: Dataset) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:

@@ -4,7 +4,8 @@ import click
 
 from dfact.catalogue import BY_COMMAND
 from dfact.cli.model_commands import ModelSpec, SelectSpec
-from dfact.cli.options import component_numbers
+from dfact.cli.options import choice
+from dfact.cli.types import CountsOrAll
 
 SPECS = (
     ModelSpec(
@@ -18,25 +19,36 @@ SPECS = (
         example=["dfact fit gom dfact-demo/answers.zarr survey.model -k 3"],
         changes={"n_components": {"help": "Number of classes; dfact select gom chooses it."}, "max_response": {"type": float}},
         select=SelectSpec(
-            "dfact.models.gom.modularity:select_by_modularity",
+            "dfact.models.gom.number_of_classes:select_number_of_classes",
             """Grade of membership: the number of classes.
 
-            Chooses the number of classes whose memberships separate the participants best, by fuzzy modularity. Where memberships are
-            mixed it tends to choose fewer classes than there are. The model with that number of classes is written to MODEL, if that
-            is given.
+            Parallel analysis (PA) counts the eigenvalues of the items' correlations above those of unrelated items: there is a class
+            more than these, whatever the sizes. With --criterion deviance, chosen is the number that predicts held-out answers best.
+            With --criterion modularity it is the number whose memberships separate the participants best, by fuzzy modularity, as in
+            the paper: a lower limit when sizes differ. The model with the chosen number is written to MODEL, if that is given.
             """,
-            example=["dfact select gom dfact-demo/answers.zarr survey.model --components 2-10"],
+            example=["dfact select gom dfact-demo/answers.zarr survey.model --components 1-10"],
             options=[
-                component_numbers("Candidate numbers of classes."),
+                click.option(
+                    "-k",
+                    "--components",
+                    "n_components",
+                    default="1-10",
+                    metavar="NUMBERS",
+                    type=CountsOrAll(),
+                    help="Candidate numbers of classes; all for 1 to the number of participants or items, whichever is lower.",
+                ),
+                choice("--criterion", "PA deviance modularity", "Parallel analysis, deviance of held-out answers, or fuzzy modularity."),
+                click.option("--folds", "n_folds", default=5, help="With deviance: number of folds to which the answers are assigned."),
                 click.option(
                     "--resamples",
                     "n_resamples",
                     default=0,
-                    help="Number of bootstrap resamples of the participants, which show how the modularity varies; 0 for none.",
+                    help="With modularity: number of bootstrap resamples of the participants, which show how it varies; 0 for none.",
                 ),
             ],
             for_both=("random_state",),
-            plot=("dfact.report.selection:modularity_plot", "the modularity over the number of classes"),
+            plot=("dfact.report.selection:classes_plot", "the eigenvalues next to the random ones, the deviance or the modularity"),
             one_fit=True,
         ),
     ),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dfact.data.dataset import Dataset
 from dfact.data.validation import locate_noninteger
 from dfact.engine.memory_plan import Footprint
+from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, drive, read_tiles, run, state_rows, step_tiles
 from dfact.engine.session import StateRows
 from dfact.errors import DataError, ParameterError, warn
@@ -20,10 +21,11 @@ from dfact.kernels.binomial import EDGE
 from dfact.linalg.kmeans import search_bytes
 from dfact.linalg.svd import gram_size, tiled_gram_size
 from dfact.models.binomial.codes import MAX_TRIALS, Codes, require_counts
-from dfact.models.binomial.fit import begin, maximize_likelihood
+from dfact.models.binomial.fit import begin, held_out_deviance, maximize_likelihood
 from dfact.models.binomial.footprint import slopes_bytes, state_bytes, step_sums_bytes, tile_state_bytes, with_growth
 from dfact.models.binomial.growth import FigurePass, FrequencySurrogate, grow_likelihood, measure_new, sum_rows
-from dfact.models.binomial.passes import ProjectionPass, RestartPass, StepPass
+from dfact.models.binomial.passes import CountPass, ProjectionPass, RestartPass, StepPass
+from dfact.models.binomial.start import start_best
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, AtLeast, Shape
 from dfact.models.gom.growth import ClassSums
@@ -83,7 +85,7 @@ class GradeOfMembership(Growing):
     Parameters
     ----------
     n_components : int
-        Number of classes K. :func:`dfact.selection.select_by_modularity` chooses it.
+        Number of classes K. :func:`dfact.selection.select_number_of_classes` chooses it.
     method : "crsc", "srsc", "ssc" or "srm"
         Search for pure subjects: cone or simplex regularized spectral clustering (crsc, srsc), simplex spectral clustering without
         regularization (ssc), or simplex of the response matrix (srm).
@@ -299,7 +301,7 @@ class GradeOfMembership(Growing):
     def _refine(self, task: FitTask[MembershipProblem], counts: ResponseCounts) -> Solver[tuple[MembershipSums, StateRows]]:
         """Maximize the likelihood from the estimate, and set what describes the maximum. Return sums over its memberships, and these."""
         problem, dtype = task.problem, task.dtype
-        codes, k = Codes(int(problem.levels), problem.responses.offset), len(self.components_)
+        codes, k = problem.codes, len(self.components_)
         yield from run(RestartPass(codes, dtype), None)
         yield from step_tiles(begin, {"P": self.components_.astype(np.float64) / problem.levels})
         report = Reporter(self.callbacks, self.max_iter, LOG_LIKELIHOOD)
@@ -316,6 +318,18 @@ class GradeOfMembership(Growing):
         self._begin_growth(task, replace(found.figures, factors=found.figures.factors[:, order]))
         rows = yield from state_rows(maximum.state)
         return sums, replace(rows, convert=partial(select_columns, columns=order, dtype=dtype))
+
+    def held_out_deviance(self, task: FitTask[MembershipProblem], held_out: BlockView) -> Solver[NDArray[np.float64]]:
+        """Maximize the likelihood on a view of the blocks as counts, from the start that :class:`dfact.Admixture` has.
+
+        Return the deviance of the counts of the view ``held_out`` from the maximum, their number, and the number of passes.
+        """
+        codes = Codes(int(task.problem.levels))  # the views have added the offset
+        counts = yield from run(CountPass(codes, task.dtype), None)
+        pass_ = StepPass(codes, self.n_components, task.dtype)
+        yield from start_best(codes, counts, self.n_components, task.dataset, pass_)
+        maximum = yield from maximize_likelihood(pass_, tol=self.tol, max_iter=self.max_iter)
+        return (yield from held_out_deviance(pass_, maximum, held_out))
 
     def _never_grows(self) -> str:
         if self.likelihood == "none":
@@ -338,7 +352,7 @@ class GradeOfMembership(Growing):
     def _codes_and_shares(self, problem: MembershipProblem) -> tuple[Codes, NDArray[np.float64]]:
         """Return the view of responses as counts, and Θᵀ/M (K, J)."""
         shares: NDArray[np.float64] = np.clip(self.components_.astype(np.float64) / problem.levels, EDGE, 1 - EDGE)
-        return Codes(int(problem.levels), problem.responses.offset), shares
+        return problem.codes, shares
 
     def _grow(self, task: FitTask[MembershipProblem]) -> Solver[Added]:
         (codes, P), dtype, earlier = self._codes_and_shares(task.problem), task.dtype, self.sums_

@@ -19,20 +19,23 @@ from dfact.models.gom.estimator import GradeOfMembership
 from dfact.models.provenance import SelectionRecord
 from dfact.parameters import check_count
 from dfact.progress import Reporter, TimeLeft
-from dfact.selection.result import Selection
+from dfact.selection.result import RESAMPLED, Selection
 from dfact.selection.running.estimators import require_method, with_parameters
 from dfact.selection.running.results_store import ResultsStore, describe_model
 from dfact.selection.running.scheduler import run_fits
 from dfact.stability.refits import refit_inputs
 from dfact.stability.resamples import ResampleFits
 
-_INTERVAL = (0.025, 0.975)
+_SIZES_DIFFER = 1.5
+"""Ratio of the largest class to the smallest from which their sizes differ."""
+_ROWS = 1 << 16
+"""Rows of the memberships that are summed at once."""
 
 
 def select_by_modularity(
     model: GradeOfMembership,
     X: Any,
-    n_components: Iterable[int] = range(2, 11),
+    n_components: Iterable[int] | None = range(2, 11),
     *,
     n_resamples: int = 0,
     random_state: Any = None,
@@ -43,8 +46,9 @@ def select_by_modularity(
     All candidates share one singular value decomposition, and one pass over the data scores them
     all. Among candidates with equal scores the first is chosen.
 
-    Modularity rates how well the classes are separated. Where memberships are mixed or classes are alike, it is highest for
-    fewer classes than there are, often for two: take its choice as a lower limit, and look at the classes of larger numbers.
+    Modularity rates how well the classes are separated. Where sizes differ, memberships are mixed or classes are alike, it is highest
+    for fewer classes than there are, often for two: take its choice as a lower limit, and look at the classes of larger numbers.
+    :func:`select_number_of_classes` chooses by held-out answers, which finds small classes. The modularity of one class is 0.
 
     With ``n_resamples`` all candidates are also fitted to that many bootstrap resamples of the subjects. They show how much
     the scores vary with the sample. Modularity counts each subject's similarity to itself, and resamples hold subjects twice, so
@@ -56,8 +60,8 @@ def select_by_modularity(
         The fits use all of its parameters but ``n_components``. It is not changed.
     X : array (N, J) of any kind, path or Dataset
         Responses.
-    n_components : numbers
-        Candidates.
+    n_components : numbers, optional
+        Candidates; None for those of the paper, 1 to min(N, J).
     n_resamples : int
         Number of resamples of the subjects, each of which costs about as much as the selection without any; 0 for none.
     random_state : int, RandomState or None
@@ -70,8 +74,8 @@ def select_by_modularity(
     -------
     Selection
         ``table`` with the column ``modularity`` for each ``n_components``, ``best_params``, and the fitted ``model``. With resamples
-        the table also has ``low`` and ``high``, between which 95% of the resamples' scores lie, and ``chosen``, the share of
-        resamples in which the number of classes has the highest score.
+        the table also has ``resampled_2.5%`` and ``resampled_97.5%``, quantiles of the resamples' scores, and ``chosen``, the share
+        of resamples in which the number of classes has the highest score. ``rule`` has the sizes of the classes.
 
     Raises
     ------
@@ -96,9 +100,8 @@ def select_by_modularity(
     {'n_components': 3}
     """
     require_method(model, "fit_candidates", "a GradeOfMembership, as modularity rates memberships")
-    candidates = list(n_components)
-    if not candidates:
-        raise ParameterError("n_components has no candidates, expected at least one number of classes")
+    X = as_dataset(X) if n_components is None else X
+    candidates = candidate_numbers(n_components, getattr(X, "shape", ()))
     if n_resamples != 0:
         check_count("n_resamples", n_resamples, 2, 100_000)
     fitted = type(model)(**model.get_params(deep=False))
@@ -108,14 +111,39 @@ def select_by_modularity(
         store = ResultsStore.of_fits(checkpoint, dataset, describe_model(model), random_state, n_components=candidates)
         table["modularity"] = fitted.fit_candidates(X, candidates, checkpoint=store.checkpoint("model"))
         scores = _resampled_scores(model, dataset, candidates, n_resamples, store)
-        table["low"], table["high"] = np.quantile(scores, _INTERVAL, axis=0)
+        for name, share in RESAMPLED.items():
+            table[name] = np.quantile(scores, share, axis=0)
         table["chosen"] = np.bincount(scores.argmax(axis=1), minlength=len(candidates)) / len(scores)
     else:
         table["modularity"] = fitted.fit_candidates(X, candidates, checkpoint=checkpoint)
     best = len(fitted.components_)
     chosen: Any = fitted.set_params(n_components=best)
     chosen.selection_ = SelectionRecord.from_table(table, candidates.index(best), "modularity", "max")
-    return Selection(table, {"n_components": best}, fitted)
+    notes = [describe_sizes(fitted, lower_limit=True)]
+    if n_resamples:
+        names = " and ".join(RESAMPLED)
+        notes.append(f"{names} are quantiles of the resamples' scores, which are too high on average: they are not confidence limits.")
+    return Selection(table, {"n_components": best}, fitted, rule="\n".join(notes))
+
+
+def candidate_numbers(n_components: Iterable[int] | None, shape: Sequence[int]) -> list[int]:
+    """Return the candidate numbers of classes; for None those of the paper, 1 to min(N, J)."""
+    candidates = list(range(1, min(shape) + 1)) if n_components is None else list(dict.fromkeys(n_components))
+    if not candidates:
+        raise ParameterError("n_components has no candidates, expected at least one number of classes")
+    return candidates
+
+
+def describe_sizes(model: GradeOfMembership, *, lower_limit: bool = False) -> str:
+    """Return a sentence with the sizes of the classes, and, if they differ and ``lower_limit``, that their number is one."""
+    n, sizes = model.memberships_.shape[0], np.zeros(len(model.components_))
+    for start in range(0, n, _ROWS):
+        sizes += np.nansum(np.asarray(model.memberships_[start : start + _ROWS], np.float64), axis=0)
+    listed = ", ".join(f"{share:.0%}" for share in sizes / sizes.sum())
+    text = f"Sizes of the classes, in shares of the memberships: {listed}."
+    if lower_limit and sizes.max() >= _SIZES_DIFFER * sizes.min():
+        text += f" The number of classes, {len(sizes)}, is a lower limit when sizes differ, as here: modularity merges small classes."
+    return text
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,6 +34,23 @@ class Responses:
         return filled(original, out=work.array("filled", V.shape, V.dtype))
 
 
+@dataclass(frozen=True, eq=False)
+class Respondents:
+    """View of a block in which all answers of a subject without any response are missing."""
+
+    offset: NDArray[Any]
+    """Value that the import subtracted from each item's answers (J,)."""
+
+    def __call__(self, block: Block) -> Block:
+        M = block.values
+        out = block.work.array("respondents", M.shape, M.dtype)
+        np.add(M, self.offset.astype(M.dtype), out=out)
+        silent = np.nansum(out, axis=1) == 0
+        np.copyto(out, M)
+        out[silent] = np.nan
+        return block.with_matrix(out)
+
+
 @dataclass(frozen=True)
 class Regularized:
     """View L_τ = D_τ^(−½) R of a block, D_τ the row sums of R plus τ (equation 4)."""

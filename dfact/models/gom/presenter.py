@@ -7,12 +7,14 @@ import pandas as pd
 
 from dfact.export.tables import Lines, Texts, convergence_text
 from dfact.models.gom.estimator import GradeOfMembership
+from dfact.models.gom.number_of_classes import describe_choice
 from dfact.models.gom.passes import MIXED, PURE
 from dfact.models.gom.plots import classes_figure, item_heatmap, plot_memberships
 from dfact.models.gom.tables import class_table, classes_text, distinctive_items, highest_items, respondents
 from dfact.models.provenance import SelectionRecord
 from dfact.report.document import Drawing, Section, make_table
 from dfact.report.presenters.base import Presenter
+from dfact.selection.result import RESAMPLED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,13 +47,19 @@ class GoMPresenter(Presenter[GradeOfMembership]):
         return lines
 
     def selection_notes(self, record: SelectionRecord) -> list[str]:
+        if record.criterion in ("excess", "deviance"):
+            best = int(record.values[record.best][record.names.index("n_components")])
+            return describe_choice(record.table.set_index("n_components"), best)
         notes = [
-            "Modularity rates the separation of the classes. Where memberships are mixed or classes are alike it is highest for fewer "
-            "classes than there are: take its choice as a lower limit."
+            "Modularity rates the separation of the classes. Where sizes differ, memberships are mixed or classes are alike, it is highest "
+            "for fewer classes than there are: take its choice as a lower limit."
         ]
-        if {"low", "high", "chosen"} <= set(record.figure_names):
+        if {*RESAMPLED, "chosen"} <= set(record.figure_names):
             share = record.figures[record.best, record.figure_names.index("chosen")]
-            notes.append(f"The chosen number has the highest modularity in {share:.0%} of the resamples; low and high hold 95% of theirs.")
+            notes.append(
+                f"The chosen number has the highest modularity in {share:.0%} of the resamples. {' and '.join(RESAMPLED)} are quantiles of "
+                "their scores, not confidence limits."
+            )
         return notes
 
     def component_texts(self, top: int, texts: Texts) -> list[str]:

@@ -13,6 +13,7 @@ from dfact.linalg.kmeans import kmeans, nearest_rows
 from dfact.linalg.row_points import Coordinates, DataRows, EmbedPass, take
 from dfact.linalg.svd import View, right_singular
 from dfact.linalg.vertex_hunting import cone_vertices, successive_projection
+from dfact.models.binomial.codes import Codes
 from dfact.models.gom.passes import MembershipSums, Regularized, ResponseCounts, Responses, SpanPass, modularity
 
 _SVD_TOLERANCE = 1e-5
@@ -43,6 +44,11 @@ class MembershipProblem:
     levels: float
     """Highest possible response M."""
     responses: Responses
+
+    @property
+    def codes(self) -> Codes:
+        """View of the responses as counts, for a likelihood."""
+        return Codes(int(self.levels), self.responses.offset)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -36,9 +37,14 @@ class Drift:
     probability that any of all tests rejects at ``level`` if the new rows are a sample of the same population. A difference is NaN, and
     not tested, for fewer than 20 rows, or without variation.
 
+    With clusters of new rows a p value is the larger of two: that of independent rows, and that of Student's t distribution with the
+    variance between G parts of whole clusters and G − 1 degrees of freedom. With T_g a part's sum of the figure's deviations from its
+    mean, and W the weight of the new rows, this variance is G/(G − 1)·ΣT_g²/W² (Cochran 1977). The model does not keep the clusters of the
+    earlier rows. They are taken to be of the same kind and size: the variance of a mean is in proportion to the number of rows.
+
     References
     ----------
-    Holm (1979); Layard (1973); Welch (1947), doi:10.1093/biomet/34.1-2.28.
+    Cochran (1977), chapter 9; Holm (1979); Layard (1973); Welch (1947), doi:10.1093/biomet/34.1-2.28.
     """
 
     level: Annotated[float, AtLeast(0)]
@@ -52,6 +58,8 @@ class Drift:
     mean_p: _OF_FACTORS
     variance: _OF_FACTORS
     variance_p: _OF_FACTORS
+    clusters: Annotated[float, AtLeast(0)] = 0.0
+    """Number of clusters of the new rows; 0 if rows are taken as independent."""
 
     @classmethod
     def between(cls, seen: Baseline, new: Baseline, level: float = LEVEL) -> Self:
@@ -63,6 +71,15 @@ class Drift:
         variance, variance_p = _compare_variances(*of_factors)
         effective = _effective(new.rows[0], new.rows[1])
         return cls(level, float(effective), residual, residual_p, missing, missing_p, mean, mean_p, variance, variance_p)
+
+    @classmethod
+    def between_clusters(cls, seen: Baseline, parts: Sequence[Baseline], n_clusters: int, level: float = LEVEL) -> Self:
+        """Compare new rows, in parts of whole clusters, with those that the model has seen."""
+        new = Baseline(*(np.sum([getattr(part, name) for part in parts], axis=0) for name in ("rows", "items", "factors")))
+        found = cls.between(seen, new, level)
+        p = {f"{kind}_p": np.fmax(getattr(found, f"{kind}_p"), value) for kind, value in _cluster_tests(seen, new, parts).items()}
+        tested: dict[str, Any] = {name: np.where(np.isnan(getattr(found, name)), np.nan, value) for name, value in p.items()}
+        return replace(found, clusters=float(n_clusters), **tested)
 
     @property
     def adjusted(self) -> dict[str, Array]:
@@ -84,6 +101,35 @@ class Drift:
             columns = {"of": list(map(str, names)), "compared": KINDS[kind], "difference": getattr(self, kind)}
             parts.append(pd.DataFrame(columns | {"p": getattr(self, f"{kind}_p"), "adjusted_p": p, "drifted": p <= self.level}))
         return pd.concat(parts, ignore_index=True)
+
+
+def _cluster_tests(seen: Baseline, new: Baseline, parts: Sequence[Baseline]) -> dict[str, Array]:
+    """Return the p values by kind from the variance between parts of whole clusters."""
+    items, factors = (np.stack([getattr(part, name) for part in parts]) for name in ("items", "factors"))
+    weights = np.stack([part.rows[0] for part in parts])[:, None]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        of_items = 1 + _effective(new.items[0], new.items[1]) / _effective(seen.items[0], seen.items[1])
+        of_rows = 1 + _effective(*new.rows) / _effective(*seen.rows)
+        residual, residual_seen = (rows.items[2] / rows.items[0] for rows in (new, seen))
+        missing, missing_seen = (1 - rows.items[0] / rows.rows[0] for rows in (new, seen))
+        mean, mean_seen = (rows.factors[0] / rows.rows[0] for rows in (new, seen))
+        spread, spread_seen = (_factor_moments(rows)[2] for rows in (new, seen))
+        squares = factors[:, 1] - 2 * mean * factors[:, 0] + mean**2 * weights  # of the deviations from the mean
+        differences = {
+            "residual": (residual - residual_seen, items[:, 2] - residual * items[:, 0], new.items[0], of_items),
+            "missing": (missing - missing_seen, weights - items[:, 0] - missing * weights, new.rows[0], of_rows),
+            "mean": (mean - mean_seen, factors[:, 0] - mean * weights, new.rows[0], of_rows),
+            "variance": (np.log(spread / spread_seen), squares / squares.sum(axis=0) - weights / weights.sum(), 1.0, of_rows),
+        }
+        return {kind: _cluster_p(*figures) for kind, figures in differences.items()}
+
+
+def _cluster_p(difference: Array, sums: Array, total: Any, ratio: Any) -> Array:
+    """Return p of differences of means whose deviations have these sums in each part (G, …); NaN where no part varies."""
+    G = len(sums)
+    se = np.sqrt(G / (G - 1) * (sums**2).sum(axis=0) * ratio) / total
+    p: Array = 2 * special.stdtr(G - 1, -np.abs(difference / se))
+    return np.where(se > 0, p, np.nan)
 
 
 def _effective(total: Any, squares: Any) -> Any:
@@ -129,7 +175,8 @@ def _compare_residuals(seen: tuple[Array, ...], new: tuple[Array, ...]) -> tuple
         cumulant = (n * third + n_new * third_new) / (n + n_new) * (1 / n_new**2 - 1 / n**2)
         skewness = cumulant / (largest * parts) ** 1.5
         p = 2 * np.maximum(special.stdtr(n + n_new - 2, -np.abs(z)), _pearson_tail(np.abs(z), np.sign(z) * skewness))
-    return np.where(tested, difference / np.sqrt(pooled), np.nan), np.where(tested, np.minimum(p, 1), np.nan)
+        standardized = difference / np.sqrt(pooled)
+    return np.where(tested, standardized, np.nan), np.where(tested, np.minimum(p, 1), np.nan)
 
 
 def _pearson_tail(z: Array, skewness: Array) -> Array:

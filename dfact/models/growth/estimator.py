@@ -13,6 +13,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from dfact.data.clusters import resolve_clusters
 from dfact.data.dataset import Dataset, population_texts
 from dfact.data.sources.base import SelectedColumns
 from dfact.engine.requests import Solver, drive, read_environments
@@ -24,6 +25,7 @@ from dfact.models.estimator import Factorization, add_saved_types
 from dfact.models.fit_task import FitTask, end_callbacks, fitted_attributes
 from dfact.models.fitted_schema import OPTIONAL
 from dfact.models.growth.baseline import Baseline
+from dfact.models.growth.cluster_parts import measure_parts
 from dfact.models.growth.drift import LEVEL, Drift
 from dfact.models.growth.record import EXACT, SAVED, Gain, Growth
 from dfact.models.row_factors import gather_rows
@@ -200,13 +202,32 @@ class Growing(Factorization, registered=False):
             self.__dict__.pop(name, None)
         self.__dict__.update({name: value for name, value in fitted_attributes(grown).items() if name not in _OF_EARLIER_LOADINGS})
 
-    def drift(self, X: Any, *, level: float = LEVEL, **fit_inputs: Any) -> Drift:
+    def drift(self, X: Any, *, level: float = LEVEL, clusters: Any = None, **fit_inputs: Any) -> Drift:
         """Compare the rows X (n, m) with those that the model has seen; the model does not change. Further arguments are those of ``fit``.
 
-        ``level`` is the probability that any test rejects although the rows come from the same population.
+        Parameters
+        ----------
+        X : array (n, m) of any kind, path or Dataset
+            New rows.
+        level : float
+            Probability that any test rejects although the rows come from the same population.
+        clusters : str, or labels (n,), optional
+            Name of a confounder of X, or the cluster of each row, such as its school. The tests then take the new clusters as
+            independent, at least ten, and those of the earlier rows as of the same kind. Genotypes have none: individuals must be
+            unrelated.
+        **fit_inputs
+            Further arguments of ``fit``, such as ``sample_weight``.
+
+        Returns
+        -------
+        Drift
+            Tests of items and factors.
         """
         task = self.prepare_update(X, **fit_inputs)
         model: Any = task.model  # a copy of this one
+        numbers = resolve_clusters(clusters, task.dataset)
+        if numbers is not None:
+            return Drift.between_clusters(self._expected_figures(), measure_parts(task, numbers), int(numbers.max()) + 1, level)
         with task.open_session() as session:
             return Drift.between(self._expected_figures(), drive(model._measure(task), session), level)
 

@@ -7,6 +7,7 @@ import click
 
 from dfact.cli.options import (
     choose_fitted_weights,
+    clusters_option,
     example,
     executor_for,
     executor_option,
@@ -44,6 +45,7 @@ from dfact.storage.location import Location
 @items_option("scale and key (-1 reverses an item), in place of those in DATA.")
 @click.option("--seed", "random_state", type=int, help="Seed of the draws.")
 @fitted_weights_option
+@clusters_option
 @results_checkpoint_option
 @memory_option
 @executor_option
@@ -60,6 +62,7 @@ def compare(
     items: Location | None,
     random_state: int | None,
     weighted: bool | None,
+    clusters: str | None,
     checkpoint: Location | None,
     memory_limit: str | None,
     executor: str | None,
@@ -97,6 +100,7 @@ def compare(
             test=test,
             level=level,
             scales=items,
+            clusters=clusters,
             random_state=random_state,
             callbacks=[progress],
             checkpoint=checkpoint,

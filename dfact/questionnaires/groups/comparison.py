@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfact.data.clusters import require_clusters, resolve_clusters
 from dfact.data.coerce import as_dataset
 from dfact.errors import ParameterError
 from dfact.models.estimator import Factorization
@@ -39,6 +40,7 @@ def compare_groups(
     keys: Mapping[str, int] | None = None,
     confounders: Any = None,
     sample_weight: Any = None,
+    clusters: Any = None,
     random_state: Any = None,
     callbacks: Sequence[Callable[[Iteration], None]] = (),
     checkpoint: str | PathLike[str] | None = None,
@@ -103,6 +105,10 @@ def compare_groups(
         −1 reverses an item; by default what goes with the scales, of a factor the signs of the loadings.
     confounders, sample_weight : optional
         Those passed to ``model.fit``. A Dataset or path brings its own.
+    clusters : str, or labels (n,), optional
+        Name of a confounder of X, or the cluster of each row, such as its school, if rows of the same cluster are alike. The jackknife then
+        leaves out whole clusters, and the draws of a factor analysis draw whole clusters of each group. Each group needs at least
+        ten. Bounded models have no test of equal loadings then, and Mantel's test takes rows as independent.
     random_state : int, RandomState or None
         Seed of all random numbers. The result does not depend on the executor.
     callbacks : sequence of callables
@@ -118,11 +124,12 @@ def compare_groups(
     Raises
     ------
     ParameterError
-        A model of other data; ``by`` is not a categorical confounder; numbers out of range, or fewer draws than a test needs; a
-        checkpoint of another call.
+        A model of other data; clusters that are not of X; ``by`` is not a categorical confounder; numbers out of range, or fewer draws
+        than a test needs; a checkpoint of another call.
     DataError
         The data is not the fitted data; fewer than two groups; a group with fewer than 50 rows, or with an item that
-        has no answers or does not vary there; a group that cannot be fitted; or fewer than 2 resamples that can be.
+        has no answers or does not vary there; a row without a cluster, or fewer than ten clusters in a group; a group that cannot be
+        fitted; or fewer than 2 resamples that can be.
     MemoryPlanError
         The same conditions as for ``model.fit``.
 
@@ -154,18 +161,22 @@ def compare_groups(
     """
     _check(model, n_resamples, test, level)
     dataset = fitted_weights(model, fitted_dataset(model, as_dataset(X, confounders)), sample_weight)
+    clustered = resolve_clusters(clusters, dataset)
     encoded = getattr(model, "confounder_encoding_", None) is not None
     frame = fitted_confounders(model, dataset, confounders if encoded else None)
     compared = Groups.of(by, dataset, groups)
+    described = f"{describe_model(model)}, components {describe_value(np.asarray(model.components_))}"
+    if clustered is not None:
+        require_clusters(clustered, compared.labels, compared.names)
+        described += f", clusters {describe_value(clustered)}"
     n_draws = resolve_draws(n_resamples, len(model.components_) * (len(compared.levels) - 1), test=test)
     members = compared.datasets(dataset)
     strata = make_strata(model, dataset, compared, scales, keys)
-    described = f"{describe_model(model)}, components {describe_value(np.asarray(model.components_))}"
     store = ResultsStore.of_fits(checkpoint, dataset, described, random_state, groups=f"{compared.by}, {describe_value(compared.labels)}")
-    congruences = FactorCongruences(model, compared, n_draws, test=test)
+    congruences = FactorCongruences(model, compared, n_draws, test=test, clusters=clustered)
     congruences.fit(dataset, frame, members, store, callbacks)
     scale_names, mantel, unscreened = mantel_figures(model, dataset, compared, *strata)
-    item_tests, untested = anchored_tests(model, dataset, frame, compared)
+    item_tests, untested = anchored_tests(model, dataset, frame, compared, clustered)
     factors = congruences.compare(level)
     return Comparison(
         compared.by,
@@ -187,6 +198,7 @@ def compare_groups(
         untested,
         mantel,
         unscreened,
+        0 if clustered is None else int(clustered.max()) + 1,
     )
 
 

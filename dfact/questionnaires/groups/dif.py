@@ -15,12 +15,13 @@ from scipy.special import stdtr
 from dfact.engine.requests import Solver, run
 from dfact.errors import DataError
 from dfact.linalg.anchor import anchor
+from dfact.linalg.parallel_analysis import parallel_analysis
 from dfact.questionnaires.groups.sums import MOST_LEVERAGE, CurvaturePass, Curves, NormalEquationsPass, ResidualsPass
 from dfact.questionnaires.minres import LOWEST, minres
 
 Array = NDArray[np.float64]
 N_PARTS = 60
-"""Parts of the rows, each of which the jackknife leaves out once."""
+"""Parts of the rows, each of which the jackknife leaves out once; with clusters there may be fewer."""
 _LEAST_ANCHORS = 4
 _MAX_ROUNDS = 10  # of purification
 _LEAST_UNIQUENESS = 0.2  # in the weights of the items: a Heywood case must not be the whole anchor
@@ -37,6 +38,9 @@ class Design(NamedTuple):
 
     n_groups: int
     n_regressors: int
+    rows: tuple[float, ...]
+    """Effective number of rows of each group."""
+    n_parts: int = N_PARTS
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +58,16 @@ class DifTest:
     anchors: NDArray[np.bool_]
     """Items that determine the difference of the factors (m)."""
     impact: Array
-    """Difference of the factors in standard deviations within the groups (k)."""
+    """Difference of the factors in standard deviations within the groups (k); NaN if the items ask for more factors."""
     impact_se: Array
+    asked: int
+    """Number of factors of the items within the groups, by parallel analysis."""
+    n_factors: int
+    """Largest number of factors with which the items were tested."""
+    residual: Array
+    """Correlations of the items within the groups that the model's number of factors leaves (m, m)."""
+    least: Array
+    """Smallest t, in size, of the effects over the numbers of factors (m)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +112,14 @@ def anchored_dif(
     κ_j = ½(v₁ − v₀)·mean of cov(x_j, t_j²)/v², with t_j the common part of item j and v = λ_jᵀΦλ_j; c between 0 and 4 corrects for
     the error of t.
 
-    Standard errors are a delete-a-group jackknife of everything, loadings and anchor among it (Kott 2001).
+    Standard errors are a delete-a-group jackknife of everything, loadings and anchor among it (Kott 2001). Parts of whole clusters
+    make them those of a cluster sample.
+
+    With fewer factors than the items have, what a missing factor differs in looks like effects on its items. So each item is tested with
+    k factors, with k + 1, and with the number that parallel analysis finds within the groups, all from the same passes. Its p value is
+    the largest of these: an intersection-union test, which rejects what all of them reject (Berger 1982). The effect and its standard
+    error are those with k factors, or as many as parallel analysis asks for if these are more. In that case the model's factors do not
+    explain what the items share, and there is no impact on them.
 
     Parameters
     ----------
@@ -109,7 +128,7 @@ def anchored_dif(
     shift : array (m,)
         Values near the means of the items.
     components : array (k, m)
-        Loadings of the model, for whose factors the impact is reported; k is also the number of factors of the test.
+        Loadings of the model, for whose factors the impact is reported; k is also the least number of factors of the test.
     complete : bool
         Whether no answer is missing.
     tiles : int
@@ -129,21 +148,28 @@ def anchored_dif(
 
     References
     ----------
-    Chen et al. (2023); Stein (1981); Kott (2001).
+    Berger (1982); Chen et al. (2023); Horn (1965); Kott (2001); Stein (1981).
     """
     k, m = components.shape
-    if k >= m or (m - k) ** 2 < m + k:
+    if not _determines(m, k):
         raise DataError(f"{m} items do not determine {k} factors within the groups")
     totals = yield from _totals(design, shift, complete, dtype)
-    states = [_Contrast.of(totals, group, components) for group in range(1, design.n_groups)]
-    bounds = np.linspace(0, N_PARTS, tiles + 1).astype(int)
+    states = [_Contrast.of(totals, group, components, design) for group in range(1, design.n_groups)]
+    bounds = np.linspace(0, design.n_parts, min(tiles, design.n_parts) + 1).astype(int)
     for first, last in pairwise(bounds):
         pass_ = ResidualsPass(dtype, design.n_groups, (int(first), int(last)), complete)
         sums = yield from run(pass_, (shift, totals.B))
         for state in states:
             state.add(totals, sums)
-    curvature = yield from run(CurvaturePass(dtype, N_PARTS), (shift, totals.B, tuple(state.curves for state in states)))
-    return [state.test(totals, sums) for state, sums in zip(states, curvature.sums, strict=True)]
+    curves = [curve for state in states for curve in state.curves]
+    curvature = yield from run(CurvaturePass(dtype, design.n_parts), (shift, totals.B, tuple(curves)))
+    parts = np.split(curvature.sums, np.cumsum([len(state.curves) for state in states])[:-1])
+    return [state.test(totals, sums) for state, sums in zip(states, parts, strict=True)]
+
+
+def _determines(m: int, k: int) -> bool:
+    """Return whether m items have degrees of freedom for k factors."""
+    return k < m and (m - k) ** 2 >= m + k
 
 
 def _totals(design: Design, shift: Array, complete: bool, dtype: np.dtype[Any]) -> Solver[_Sums]:
@@ -168,18 +194,34 @@ def _refuse_determined_groups(gram: Array, design: Design) -> None:
         raise DataError("the other confounders of the model determine the groups")
 
 
+@dataclass(frozen=True, eq=False)
+class _Extraction:
+    """Factors of one number, of all rows and without each part."""
+
+    k: int
+    psi: Array
+    """Uniquenesses of all rows (m)."""
+    loadings: list[Array]
+    """(…, m, k) each, of all rows first."""
+
+    @property
+    def precision(self) -> Array:
+        return 1 / np.maximum(self.psi, _LEAST_UNIQUENESS)
+
+
 class _Contrast:
     """The estimates of one contrast, of all rows (first) and without each part."""
 
-    def __init__(self, group: int, sd: Array, scale: Array, components: Array) -> None:
-        self._group, self._sd, self._scale, self._components = group, sd, scale, components
+    def __init__(self, group: int, sd: Array, scale: Array, components: Array, C: Array, asked: int, n_parts: int) -> None:
+        self._group, self._sd, self._scale, self._components, self._n_parts = group, sd, scale, components, n_parts
+        self._C, self._asked = C, asked
+        k, m = components.shape
+        self._extractions = [self._extract(each) for each in sorted({k, k + 1, max(k, asked)}) if _determines(m, each)]
         self._e: list[Array] = []
-        self._loadings: list[Array] = []
-        self._psi = np.empty(0)
         self._weights: list[Array] = []  # Σ w of the answers in both groups (…, 2, m)
 
     @classmethod
-    def of(cls, totals: _Sums, group: int, components: Array) -> "_Contrast":
+    def of(cls, totals: _Sums, group: int, components: Array, design: Design) -> "_Contrast":
         sides = [0, group]
         if not (totals.pairs[sides] > 0).all():
             raise DataError("some items share no answers within a group")
@@ -191,16 +233,19 @@ class _Contrast:
         if not (sizes > 0).all():
             raise DataError("the items have nothing in common within a group")
         scale = sd * np.sqrt(_mean(C, sizes).diagonal())
-        found = cls(group, sd, scale, components)
         C = totals.covariances[sides] / np.outer(scale, scale)
-        k = len(components)
-        start = minres(_mean(C, _common_size(C)), k).uniquenesses
-        L, psi = _factors(_mean(C, _common_size(C))[None], start, k)
-        found._psi = psi[0]
-        found._loadings.append(L)
+        C = _mean(C, _common_size(C))
+        rows, pairs = design.rows[0] + design.rows[group], totals.pairs[sides].sum(axis=0)
+        shares = None if pairs.size == 1 else pairs / pairs.max()
+        asked = parallel_analysis(_correlations(C), max(round(rows), 2), shares=shares).n_factors
+        found = cls(group, sd, scale, components, C, asked, design.n_parts)
         found._e.append((totals.B[:, group] / scale)[None])
         found._weights.append(n[None])
         return found
+
+    def _extract(self, k: int) -> _Extraction:
+        L, psi = _factors(self._C[None], minres(self._C, k).uniquenesses, k)
+        return _Extraction(k, psi[0], [L])
 
     def add(self, totals: _Sums, sums: Any) -> None:
         """Add the estimates without each of the parts of these sums."""
@@ -209,38 +254,52 @@ class _Contrast:
         if not (pairs > _ROUNDING * totals.pairs[sides][:, None]).all():
             raise DataError("too few rows have answered some pairs of items within a group")
         C = (totals.cross[sides][:, None] - sums.cross[sides]) / pairs / np.outer(scale, scale)
-        L, _ = _factors(_mean(C, _common_size(C)), self._psi, len(self._components))
-        change = np.einsum("jp,apj->aj", totals.inverse[:, self._group], sums.scores) * (N_PARTS / (N_PARTS - 1))
-        self._loadings.append(L)
+        C = _mean(C, _common_size(C))
+        for found in self._extractions:
+            found.loadings.append(_factors(C, found.psi, found.k)[0])
+        change = np.einsum("jp,apj->aj", totals.inverse[:, self._group], sums.scores) * (self._n_parts / (self._n_parts - 1))
         self._e.append((totals.B[:, self._group] - change) / scale)
         self._weights.append((totals.weights[sides][:, None] - sums.weights[sides]).swapaxes(0, 1))
 
     @property
-    def _precision(self) -> Array:
-        return 1 / np.maximum(self._psi, _LEAST_UNIQUENESS)
-
-    @property
-    def curves(self) -> Curves:
-        return Curves(self._group, self._scale, self._loadings[0][0], self._precision)
+    def curves(self) -> list[Curves]:
+        return [Curves(self._group, self._scale, found.loadings[0][0], found.precision) for found in self._extractions]
 
     def test(self, totals: _Sums, curvature: Array) -> DifTest:
-        """Purify the anchor, and test all items; ``curvature`` holds the sums of both groups by part (2, G, m)."""
-        e, loadings, n = (np.concatenate(part) for part in (self._e, self._loadings, self._weights))
+        """Test all items with each number of factors; ``curvature`` holds the sums of both groups by part (numbers, 2, G, m)."""
+        largest = max(len(self._components), self._asked)  # or as many as the items determine
+        own = max(i for i, found in enumerate(self._extractions) if found.k <= largest)
+        tests = [self._test(totals, found, sums) for found, sums in zip(self._extractions, curvature, strict=True)]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            t = np.stack([d[0] / _jackknife_se(d) for d, _, _ in tests])
+        least = t[np.where(np.isnan(t), np.inf, np.abs(t)).argmin(axis=0), np.arange(t.shape[1])]
+        d, anchors, impact = tests[own]
+        effect, se = d[0] * self._scale, _jackknife_se(d) * self._scale
+        if self._asked > len(self._components):
+            impact = np.full_like(impact, np.nan)
+        first = self._extractions[0]
+        residual = _correlations(self._C, self._C - first.loadings[0][0] @ first.loadings[0][0].T)
+        numbers = self._asked, self._extractions[-1].k
+        found = (anchors, impact[0], _jackknife_se(impact))
+        return DifTest(totals.B[:, self._group], effect, se, self._sd, *found, *numbers, residual, least)
+
+    def _test(self, totals: _Sums, found: _Extraction, curvature: Array) -> tuple[Array, NDArray[np.bool_], Array]:
+        """Purify the anchor, and return the effects (1 + G, m), the anchor (m), and the impact (1 + G, k)."""
+        e, loadings, n = (np.concatenate(part) for part in (self._e, found.loadings, self._weights))
         total = curvature.sum(axis=1, keepdims=True)
         means = np.concatenate([total, total - curvature], axis=1) / n.swapaxes(0, 1)  # (2, 1 + G, m)
         C = totals.covariances[[0, self._group]] / np.outer(self._scale, self._scale)
-        variances = _common_variances(C, loadings[0], self._precision)
+        variances = _common_variances(C, loadings[0], found.precision)
         K = 0.25 * (variances[1] - variances[0]) * (means / variances[:, None] ** 2).sum(axis=0)
         factor = np.abs(self._components / self._scale).argmax(axis=0)
-        explained, _ = _least_squares(K, loadings, self._precision)
-        problem = _AnchorProblem(e, loadings, K - np.einsum("ajk,ak->aj", loadings, explained), self._precision, factor)
+        explained, _ = _least_squares(K, loadings, found.precision)
+        problem = _AnchorProblem(e, loadings, K - np.einsum("ajk,ak->aj", loadings, explained), found.precision, factor)
         anchors = problem.purify()
         d, shift, _ = problem.estimate(anchors)
         B = np.linalg.pinv((self._components / self._scale).T) @ loadings
         with np.errstate(invalid="ignore", divide="ignore"):
             impact = np.einsum("akl,al->ak", B, shift) / np.sqrt(np.einsum("akl,akl->ak", B, B))
-        unit = self._scale
-        return DifTest(totals.B[:, self._group], d[0] * unit, _jackknife_se(d) * unit, self._sd, anchors, impact[0], _jackknife_se(impact))
+        return d, anchors, impact
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,7 +352,7 @@ class _AnchorProblem:
         from scipy.stats import false_discovery_control  # takes long to import
 
         sizes = np.where(np.isnan(t), np.inf, np.abs(t))
-        anchors: NDArray[np.bool_] = false_discovery_control(2 * stdtr(N_PARTS - 1, -sizes)) > 0.05
+        anchors: NDArray[np.bool_] = false_discovery_control(2 * stdtr(len(self.e) - 2, -sizes)) > 0.05
         for factor in np.unique(self.factor):
             items = np.flatnonzero(self.factor == factor)
             anchors[items[np.argsort(sizes[items], kind="stable")[:_LEAST_ANCHORS]]] = True
@@ -328,6 +387,14 @@ def _mean(C: Array, sizes: Array) -> Array:
     """Return the mean of both groups' matrices (2, …, m, m), in units in which their common parts are equally large."""
     mean: Array = (C * (sizes.mean(axis=0) / sizes)[..., None, None]).mean(axis=0)
     return mean
+
+
+def _correlations(C: Array, of: Array | None = None) -> Array:
+    """Return the matrix ``of`` (m, m), by default C itself, over the standard deviations of C, with ones on the diagonal."""
+    sd = np.sqrt(C.diagonal())
+    R: Array = (C if of is None else of) / np.outer(sd, sd)
+    np.fill_diagonal(R, 1)
+    return R
 
 
 def _factors(C: Array, start: Array, k: int) -> tuple[Array, Array]:

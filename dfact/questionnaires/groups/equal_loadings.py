@@ -116,6 +116,7 @@ class EqualLoadingsFits(GroupFits):
             replace(task, covariates=np.ascontiguousarray(extended, task.dtype), footprint=footprint),
             fits.seed,
             fits.strata,
+            None,
             fits.problems,
             loadings,
             tuple(_all_loadings(refit.components, refit.confounders) for refit in refits),

@@ -27,6 +27,7 @@ from dfact.stability.resamples import RefittedLoadings
 Array = NDArray[np.float64]
 DEFAULT_DRAWS = 200
 NO_TEST = "not asked for"
+CLUSTERED = "simulated answers of the bounded models take people as independent, and clusters are given"
 POLYCHORIC = "polychoric correlations give variance 1 to the variables of each group, so that other variances look like other loadings"
 
 
@@ -64,11 +65,14 @@ class FactorCongruences:
     at 0 resamples do not imitate: those of fits to simulated answers (``equal_loadings``).
     """
 
-    def __init__(self, model: Any, groups: Groups, n_draws: int, *, test: bool) -> None:
+    def __init__(self, model: Any, groups: Groups, n_draws: int, *, test: bool, clusters: NDArray[np.intp] | None = None) -> None:
         self._model, self._groups, self._matching = model, groups, Matching.of(model)
         self._n_draws, self._untested = n_draws, "" if test else NO_TEST
         if test and getattr(model, "thresholds_", None) is not None:
             self._untested = POLYCHORIC
+        self._clusters = clusters
+        if test and clusters is not None and model.traits.nonnegative:
+            self._untested = CLUSTERED
         correlations = getattr(model, "factor_correlations_", None)
         self._rotates = correlations is not None
         self._oblique = correlations is not None and not np.allclose(correlations, np.eye(len(correlations)))
@@ -93,7 +97,7 @@ class FactorCongruences:
             others = None if frame is None else frame.drop(columns=[groups.by] if groups.is_confounder and groups.by in frame else [])
             refit, inputs = refit_inputs(model, dataset, others)
             with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit itself has warned
-                fits = GroupFits.of_groups(refit, inputs, members, groups.labels, store.seed)
+                fits = GroupFits.of_groups(refit, inputs, members, groups.labels, store.seed, self._clusters)
             if "init" in model.get_params(deep=False):
                 fits = converged_start(model, fits, self._matching)
             resources = model.executor, model.memory_limit

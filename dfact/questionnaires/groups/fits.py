@@ -12,7 +12,7 @@ from dfact.data.layout import Layout
 from dfact.engine.passes import BlockView
 from dfact.models.estimator import Factorization
 from dfact.models.fit_task import FitTask
-from dfact.stability.resamples import Resample, ResampleFits
+from dfact.stability.resamples import ClusterResample, Resample, ResampleFits
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +47,22 @@ class GroupFits(ResampleFits):
     """The objective for each group, whose constants depend on its number of rows."""
 
     @classmethod
-    def of_groups(cls, model: Factorization, dataset: Dataset, groups: Sequence[Dataset], labels: NDArray[Any], seed: int) -> "GroupFits":
-        """Prepare the fits to ``groups``, datasets of their rows, which ``labels`` (n,) number from 0 on; −1 is none."""
+    def of_groups(
+        cls,
+        model: Factorization,
+        dataset: Dataset,
+        groups: Sequence[Dataset],
+        labels: NDArray[Any],
+        seed: int,
+        clusters: NDArray[np.intp] | None = None,
+    ) -> "GroupFits":
+        """Prepare the fits to ``groups``, datasets of their rows, which ``labels`` (n,) number from 0 on; −1 is none.
+
+        Resamples draw the ``clusters`` (n,) of each group, if there are any, else its rows.
+        """
         if model.traits.copies_weights:
             groups = [group if group.weights is not None else group.with_weights(np.ones(group.shape[0])) for group in groups]
-        fits = cls.make(model, dataset, seed=seed, strata=labels + 1)
+        fits = cls.make(model, dataset, seed=seed, strata=labels + 1, clusters=clusters)
         # Levels and ranges come from all rows, so that they do not differ between groups and draws.
         problems = [model.prepare(replace(group, statistics=dataset.statistics)).problem for group in groups]
         return replace(fits, problems=tuple(problems))
@@ -67,6 +78,10 @@ class GroupFits(ResampleFits):
         if not draw:
             return self.rows_of_group(which)
         weighted = self.model.traits.copies_weights
+        if self.clusters is not None:
+            whole = self._drawn_clusters(which)
+            drawn = np.where(self.clusters.strata == group + 1, whole.drawn, 0)
+            return ClusterResample.of_draws(self.task.layout, self.seed, which, self.clusters.units, drawn, weighted=weighted)
         resample = Resample.draw(self.task.layout, self.seed, which, weighted=weighted, strata=self.strata)
         others = np.arange(len(resample.counts)) != group + 1
         return replace(resample, counts=np.where(others[:, None], 0, resample.counts))

@@ -35,6 +35,11 @@ class Groups:
     is_confounder: bool
     """Whether they are named as a confounder of the dataset."""
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the groups, such as "gender=1"."""
+        return [f"{self.by}={level}" for level in self.levels]
+
     @classmethod
     def of(cls, by: Any, dataset: Dataset, chosen: Sequence[Any] | None) -> "Groups":
         named = isinstance(by, str)

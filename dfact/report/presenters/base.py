@@ -24,6 +24,7 @@ from dfact.report.document import Block, Card, Cards, Drawing, Section
 from dfact.report.figures import Groups, history_figure, items_heatmap, order_by_similarity
 from dfact.report.plots import signed_heatmap, with_item_labels
 from dfact.report.selection import ERROR_LABEL, OF_GENOTYPES, score_plot
+from dfact.selection.result import RESAMPLED
 from dfact.text import align_columns, escape_lines
 
 if TYPE_CHECKING:
@@ -148,6 +149,11 @@ class Presenter(Generic[M]):
         """List the ``top`` items of each component."""
         return [under_headings(self.names, self.names, largest_items(self.model, self.model.loadings_, top, texts))]
 
+    def mode_plot(self, mode: int, leading: int | None) -> "Figure":
+        """Plot the vectors of a mode of a tensor, counted from 1, or the sums of the leading ones."""
+        found = f"the model is a {type(self.model).__name__}, whose data have two modes, expected one of a tensor"
+        raise ParameterError(f"{found}; leave out --mode and --leading (mode {mode})")
+
     def items_plot(self) -> "Figure":
         """Plot the loadings of the items."""
         return signed_heatmap(self.model)
@@ -182,7 +188,7 @@ class Presenter(Generic[M]):
         label = OF_GENOTYPES.get(label, label) if self.words.of_snps else label
         of = " of the difference from the lowest" if error == "se_difference" else ""
         bars = f" Bars show one standard error{of}." if error else ""
-        bars = " Bars show the range of 95% of the resamples." if {"low", "high"} <= set(table) else bars
+        bars = " Bars show the range of 95% of the resamples." if set(RESAMPLED) <= set(table) else bars
         return Drawing(lambda: score_plot(table, best, record.criterion, error, label), alt, f"Score of each candidate.{bars}")
 
     def selection_notes(self, record: SelectionRecord) -> list[str]:
@@ -271,3 +277,8 @@ def counted_rows(n: int, words: str) -> str:
 def items_plot(model: Factorization) -> "Figure":
     """Plot the loadings of the items."""
     return find_presenter(model)(model).items_plot()
+
+
+def mode_plot(model: Factorization, mode: int, leading: int | None = None) -> "Figure":
+    """Plot the vectors of a mode of a tensor, counted from 1, or the sums of the leading ones."""
+    return find_presenter(model)(model).mode_plot(mode, leading)

@@ -17,7 +17,7 @@ from dfact.models.persistence import load_model, running_versions, saved_version
 from dfact.models.provenance import Comparison
 from dfact.models.reconstruction import entries
 from dfact.models.scikit_learn import check_is_fitted
-from dfact.report.comparison import FORMATS, MARKS, describe_columns, describe_dif, describe_groups
+from dfact.report.comparison import FORMATS, HEADINGS, MARKS, describe_columns, describe_dif, describe_groups
 from dfact.report.document import Block, DefinitionList, Document, Drawing, Section, Text, make_table, number_format, with_intervals
 from dfact.report.figures import comparison_figure, distributions_figure, errors_figure, stability_figure
 from dfact.report.plots import with_item_labels
@@ -294,7 +294,7 @@ def _items_by_group(result: Comparison, names: list[str]) -> list[Block]:
     """Show the differences of the groups in the factors, and the items that function differently."""
     blocks: list[Block] = []
     impact = result.impact(names)
-    if impact is not None:
+    if impact is not None and not impact["impact"].isna().all():
         caption = (
             "Impact: differences of the groups in the factors, in standard deviations within the groups, with intervals of "
             f"{result.level:.0%}. Items with differential functioning do not count"
@@ -304,10 +304,12 @@ def _items_by_group(result: Comparison, names: list[str]) -> list[Block]:
     dif_items = result.dif_items
     if len(dif_items):
         caption = (
-            "Items with differential functioning: effect at equal factors in points and, as size, in standard deviations of the item; mean "
-            "difference (SMD) at equal totals of the scale, with its ETS class (A negligible, B moderate, C large)"
+            "Items with differential functioning: effect at equal factors in points with its standard error (SE), and in standard "
+            "deviations (SD) of the item; p adjusted by Benjamini and Hochberg over items and groups; mean difference in points at equal "
+            "totals of the scale (Mantel), with its ETS class (A negligible, B moderate, C large)"
         )
-        blocks.append(make_table(_named_by_group(result, dif_items), caption, formats=_FORMATS))
+        formats = {HEADINGS.get(name, name): style for name, style in FORMATS.items()}
+        blocks.append(make_table(_named_by_group(result, dif_items, HEADINGS), caption, formats=formats))
     tables = [
         table[[name for name in columns if name in table]]
         for table, columns in (
@@ -326,10 +328,10 @@ def _items_by_group(result: Comparison, names: list[str]) -> list[Block]:
     return blocks
 
 
-def _named_by_group(result: Comparison, table: pd.DataFrame) -> pd.DataFrame:
+def _named_by_group(result: Comparison, table: pd.DataFrame, headings: Mapping[str, str] | None = None) -> pd.DataFrame:
     """Return the table with short headings, rows named by their second level, and a column for the group if there are several."""
     groups, rows = table.index.get_level_values(0), table.set_index(table.index.get_level_values(1))
-    rows = rows.dropna(axis=1, how="all").rename(columns=_HEADINGS)
+    rows = rows.dropna(axis=1, how="all").rename(columns=headings or _HEADINGS)
     if len(result.levels) > 2:
         rows.insert(0, result.by, list(groups))
     return rows

@@ -115,7 +115,24 @@ def cross_validate_configurations(
     callbacks: Sequence[Callable[[Iteration], None]],
 ) -> Selection:
     """Choose one of the configurations as :func:`cross_validate_entries` does; the ``settings`` identify them in a checkpoint."""
-    _check(model, n_folds, rule)
+    if rule not in RULES:
+        raise ParameterError(f"rule is {rule!r}, expected one of {', '.join(map(repr, RULES))}")
+    table, store = entry_deviances(model, X, configurations, settings, n_folds, random_state, checkpoint, callbacks)
+    return fit_chosen(model, X, table, configurations, "deviance", "se", store.checkpoint("model"), rule)
+
+
+def entry_deviances(
+    model: Any,
+    X: Any,
+    configurations: Sequence[Parameters],
+    settings: Mapping[str, Any],
+    n_folds: int,
+    random_state: Any,
+    checkpoint: str | PathLike[str] | None,
+    callbacks: Sequence[Callable[[Iteration], None]],
+) -> tuple[pd.DataFrame, ResultsStore]:
+    """Return the table of :func:`cross_validate_entries`, and the store of its results, which may keep those of further fits."""
+    _check(model, n_folds)
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # the fit with the best number warns again
         tasks = [with_parameters(model, **each, callbacks=()).prepare(X).for_views().without_rows() for each in configurations]
     dataset, codes = tasks[0].dataset, _codes(tasks[0])
@@ -132,7 +149,7 @@ def cross_validate_configurations(
     results = run_entry_fits(_solve, which, store, finished=finished)
     table = _tabulate(configurations, np.array([np.concatenate(arrays) for arrays in results]).reshape(n_folds, len(tasks), 3))
     store.remove_batches()
-    return fit_chosen(model, X, table, configurations, "deviance", "se", store.checkpoint("model"), rule)
+    return table, store
 
 
 def _fold_fit(task: FitTask[Any], fold: int, n_folds: int, seed: int) -> EntryFit:
@@ -155,13 +172,11 @@ def _solve(fit: EntryFit) -> Solver[Results]:
     return [(yield from fit.model.held_out_deviance(fit.task, fit.held_out))]
 
 
-def _check(model: Any, n_folds: Any, rule: str) -> None:
+def _check(model: Any, n_folds: Any) -> None:
     require_method(model, "held_out_deviance", "an Admixture or an NMF; for other models use block_cross_validate")
     if getattr(model, "supervised", False):
         raise ParameterError("model is supervised, expected one that is not: labels fix the populations")
     check_count("n_folds", n_folds, 2, 1000)
-    if rule not in RULES:
-        raise ParameterError(f"rule is {rule!r}, expected one of {', '.join(map(repr, RULES))}")
 
 
 def _tabulate(configurations: Sequence[Parameters], figures: Any) -> pd.DataFrame:

@@ -1,5 +1,6 @@
 """Number of components by replicability over folds of mode 1, and the choice of the criterion."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from numpy.testing import assert_allclose
 from numpy.typing import NDArray
 
 import dfact
+from dfact.cli.main import main
 from dfact.errors import DataError, ParameterError
 from dfact.models.cp.plots import selection_plot
-from dfact.models.cp.replicability import _Rule
+from dfact.models.cp.replicability import _assign, _Rule, independent_similarity
 from dfact.models.cp.selection import select_components
 from dfact.report.selection import selection_text
 from dfact.selection import core_consistency, replicability, select_by_criterion, select_by_held_out, select_penalty
@@ -29,9 +31,9 @@ def elastic(**settings: Any) -> Any:
 
 
 @pytest.mark.further
-@pytest.mark.parametrize(("rank", "missing", "seed"), [(2, 0.0, 0), (3, 0.2, 1), (4, 0.1, 2)])
-def test_the_score_falls_after_the_planted_number(rank: int, missing: float, seed: int) -> None:
-    Z = planted((24, 9, 8), rank, seed, missing=missing, noise=0.5)
+@pytest.mark.parametrize(("rank", "missing", "noise", "seed"), [(2, 0.0, 0.5, 0), (3, 0.2, 0.5, 1), (4, 0.1, 0.3, 2)])
+def test_the_score_falls_after_the_planted_number(rank: int, missing: float, noise: float, seed: int) -> None:
+    Z = planted((24, 9, 8), rank, seed, missing=missing, noise=noise)
     found = replicability(elastic(n_init=3), Z, range(rank - 1, rank + 2), n_folds=4, n_starts=2, random_state=seed)
     assert found.best_params == {"n_components": rank}
     assert found.model.rank_ == rank
@@ -77,15 +79,15 @@ def test_amino_acids_are_three() -> None:
     [
         ([0.99, 0.5, 0.95, 0.3], [100, 99, 98, 97], 2),
         ([0.99, 0.98, 0.2, 0.1], [100, 99, 98, 97], 1),
-        ([0.5, 0.8, 0.7], [100, 99, 98], 1),
+        ([0.5, 0.8, 0.7], [100, 99, 98], None),
         ([0.95, 0.99], [100, 99], 1),
         ([0.99, 0.98, 0.97], [100, 60, -6e8], 1),  # the third is replicable, as components that cancel each other are
-        ([0.5, 0.8, 0.99], [100, 60, -6e8], 1),
+        ([0.5, 0.8, 0.99], [100, 60, -6e8], None),
         ([0.99, 0.98, 0.97], [100, np.nan, np.nan], 0),
-        ([0.5, 0.99], [np.nan, np.nan], 1),
+        ([0.5, 0.99], [np.nan, np.nan], None),
     ],
 )
-def test_the_largest_replicable_and_consistent_number_is_chosen(scores: list[float], consistency: list[float], best: int) -> None:
+def test_the_largest_replicable_and_consistent_number_is_chosen(scores: list[float], consistency: list[float], best: int | None) -> None:
     numbers = pd.Index(range(1, 1 + len(scores)), name="n_components")
     table = pd.DataFrame({"replicability": scores, "core_consistency": consistency}, numbers)
     assert _Rule(0.9, 50.0).choose(table) == best
@@ -100,7 +102,8 @@ def test_the_rule_is_printed_with_what_each_condition_supports() -> None:
     assert text.endswith(
         "replicability of at least 0.9 and whose core consistency is at least 50%. Largest: 3 by replicability, 2 by core consistency."
     )
-    assert "none by replicability" in _Rule(0.999, 50.0).describe(table)
+    none = _Rule(0.999, 50.0).describe(table)
+    assert none.endswith("Largest: none by replicability, 2 by core consistency. None is chosen: no number meets the rule.")
     assert "consistency" not in _Rule(0.9, -np.inf).describe(table)
 
 
@@ -109,6 +112,69 @@ def test_core_consistency_is_that_of_the_fit_to_all_rows() -> None:
     found: Any = replicability(elastic(), Z, [1, 2, 3], n_folds=3, n_starts=1, random_state=0)
     assert found.table.at[2, "core_consistency"] == core_consistency(found.model, Z)
     assert found.rule in selection_text(found)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_pure_noise_has_no_replicable_components(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Z = np.random.default_rng(seed).standard_normal((40, 7, 6))
+    found: Any = replicability(elastic(max_iter=50), Z, [1, 2], n_starts=1, random_state=0)
+    assert found.best_params == {"n_components": None}
+    assert found.model is None
+    assert found.largest_chosen is None
+    assert found.table["replicability"].max() < 0.8
+    assert "none" in found._repr_html_()
+    text = selection_text(found)
+    assert "none by replicability" in text
+    assert "None is chosen" in text
+    pytest.importorskip("matplotlib")
+    assert len(selection_plot(found).axes[0].lines) == 3  # no line marks a choice
+    dfact.import_array(Z, tmp_path / "z.zarr")
+    command = ["select", "cp", str(tmp_path / "z.zarr"), "-k", "1", "--starts", "1", "--max-iter", "50", "--seed", "0"]
+    assert main(command) == 0
+    assert "None is chosen" in capsys.readouterr().out
+    assert main([*command, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["best"] == {"n_components": None}
+    assert document["model"] is None
+    assert main([*command[:3], str(tmp_path / "z.model"), *command[3:]]) == 1
+    assert "z.model is not written: the rule chooses none of the candidates for n_components" in capsys.readouterr().err
+    assert not (tmp_path / "z.model").exists()
+
+
+def test_the_similarity_is_that_of_independent_samples() -> None:
+    """Halves are independent, and the delete-one jackknife's differences are scaled to those of samples."""
+    rng, n, reps = np.random.default_rng(0), 16, 400
+    b = np.array([1.0, 1.0, 1.0, 1.0])  # the first component of a matrix with one strong component
+
+    def vector(Y: NDArray[Any]) -> NDArray[Any]:
+        return Y.mean(axis=0)
+
+    def similarity(x: NDArray[Any], y: NDArray[Any]) -> float:
+        return float(abs(x @ y) / np.linalg.norm(x) / np.linalg.norm(y))
+
+    left_out, samples = [], []
+    for _ in range(reps):
+        X, Y = (b + 0.4 * rng.standard_normal((n, 4)) for _ in range(2))
+        left_out.append(similarity(vector(X[1:]), vector(np.delete(X, 1, axis=0))))
+        samples.append(similarity(vector(X), vector(Y)))
+    corrected = independent_similarity(np.array(left_out), n).mean()
+    assert 1 - corrected == pytest.approx(1 - np.mean(samples), rel=0.25)
+    assert 1 - np.mean(left_out) < 0.1 * (1 - np.mean(samples))  # which is what the raw similarity hides
+    assert_allclose(independent_similarity(np.array([0.3, 1.0]), 2), [0.3, 1.0])
+    assert independent_similarity(np.array([0.3, 1.0]), 10).tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_halves_share_no_row_and_few_rows_are_left_out_by_fifths(seed: int) -> None:
+    Z = planted((24, 7, 6), 1, seed, noise=0.4)
+    found = replicability(elastic(), Z, [1], n_starts=1, random_state=seed)
+    assert found.folds is not None
+    assert found.folds.shape == (1, 10)  # five splits
+    folds = _assign(24, 2, 1, 0, None)[0]
+    assert sorted(np.bincount(folds).tolist()) == [12, 12]
+    few = replicability(elastic(), Z[:9], [1], n_starts=1, random_state=seed)
+    assert few.folds is not None
+    assert few.folds.shape == (1, 15)  # three splits into five
 
 
 @pytest.mark.further

@@ -186,7 +186,9 @@ def test_text_of_other_models_and_of_none() -> None:
 
 def test_selection_text(data: dfact.Dataset) -> None:
     selection = dfact.selection.select_by_modularity(dfact.GradeOfMembership(random_state=0), data, [3, 2])
-    assert selection_text(selection) == "  n_components  modularity\n             3  0.004439\n             2  0.006695    best (max)"
+    table, note = selection_text(selection).split("\n\n")
+    assert table == "  n_components  modularity\n             3  0.004439\n             2  0.006695    best (max)"
+    assert note.startswith("Sizes of the classes, in shares of the memberships: 5")
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "zarr"])

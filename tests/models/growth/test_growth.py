@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+import scipy.special
 from numpy.typing import NDArray
 
 import dfact
@@ -266,6 +267,70 @@ def skewed_rows(n: int, rng: np.random.Generator, m: int = 40) -> Baseline:
     R = np.clip(F @ np.kron(np.eye(3), np.ones(m))[:, : 3 * m : 3], 0, 4)
     M[rng.random(M.shape) < 0.02] = np.nan
     return Baseline(**compute_baseline(M, R, F))
+
+
+def clustered_rows(rng: np.random.Generator, n_clusters: int = 20, size: int = 30, m: int = 20) -> tuple[Array, Array]:
+    """Answers with an intraclass correlation of .1, and the cluster of each row."""
+    clusters = np.repeat(np.arange(n_clusters), size)
+    own, common = (np.sqrt(share) * rng.normal(size=(count, m + 2)) for share, count in ((0.9, len(clusters)), (0.1, n_clusters)))
+    noise = own + common[clusters]
+    return noise[:, :2] @ np.kron(np.eye(2), np.ones(m // 2)) + noise[:, 2:], clusters
+
+
+def test_clusters_that_differ_as_clusters_do_are_no_drift() -> None:
+    rng = np.random.default_rng(0)
+    model = dfact.PCA(2, executor="inline").fit(clustered_rows(rng, 200)[0])
+    rows, whole = 0, 0
+    for _ in range(30):
+        X, clusters = clustered_rows(rng)
+        found = model.drift(X, clusters=clusters)
+        assert found.clusters == 20
+        rows, whole = rows + model.drift(X).found, whole + found.found
+    assert rows > 10
+    assert whole <= 30 * 0.05 + 3 * np.sqrt(30 * 0.05 * 0.95)
+    X[:, 3] += 1.0
+    found = model.drift(X, clusters=clusters)
+    assert found.adjusted["residual"][3] < 0.05
+    plain = model.drift(X)
+    for kind in ("residual", "missing", "mean", "variance"):
+        np.testing.assert_allclose(getattr(found, kind), getattr(plain, kind), atol=1e-9)
+        assert not (getattr(found, f"{kind}_p") < getattr(plain, f"{kind}_p") - 1e-9).any()
+
+
+def test_the_variance_of_clusters_is_that_of_their_means(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    model = dfact.PCA(2, executor="inline").fit(clustered_rows(rng, 100)[0])
+    X, clusters = clustered_rows(rng)
+    X[rng.random(X.shape) < 0.1] = np.nan
+    found = model.drift(X, clusters=clusters)
+    seen, residual = model.growth_.baseline, (X - model.inverse_transform(model.transform(X)))
+    total, count = np.nansum(residual, axis=0), (~np.isnan(residual)).sum(axis=0)
+    mean = total / count
+    deviations = np.stack([np.nansum(residual[clusters == c] - mean, axis=0) for c in range(20)])
+    se = np.sqrt(20 / 19 * (deviations**2).sum(axis=0) * (1 + count / seen.items[0])) / count
+    t = (mean - seen.items[2] / seen.items[0]) / se
+    expected = 2 * scipy.special.stdtr(19, -np.abs(t))
+    larger = found.residual_p > model.drift(X).residual_p
+    assert larger.sum() > 10
+    np.testing.assert_allclose(found.residual_p[larger], expected[larger], rtol=1e-4)
+    stored = dfact.import_array(X, tmp_path / "x.zarr")
+    threads = copy(model).set_params(executor="threads").drift(stored, clusters=clusters[::-1].max() - clusters)
+    for name, value in vars(found).items():
+        np.testing.assert_array_equal(getattr(threads, name), value)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: dfact.ICQF(2), lambda: dfact.NMF(2), lambda: dfact.ExpectileMF(2, max_iter=20)], ids=["ICQF", "NMF", "ExpectileMF"]
+)
+def test_parts_of_clusters_add_up_to_all_rows(make: Any) -> None:
+    rng = np.random.default_rng(2)
+    X, clusters = clustered_rows(rng)
+    X = np.clip(np.rint(X + 3), 0, 6)
+    model = make().fit(X)
+    found, plain = model.drift(X, clusters=clusters), model.drift(X)
+    for kind in ("residual", "missing", "mean", "variance"):
+        np.testing.assert_allclose(getattr(found, kind), getattr(plain, kind), atol=1e-5)
+    assert found.rows == plain.rows
 
 
 @pytest.mark.further
