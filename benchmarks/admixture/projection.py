@@ -70,8 +70,7 @@ def compare(name: str) -> list[dict[str, Any]]:
         model = fit(G[rest], k)
         order = order_like(np.asarray(model.memberships_, np.float64), complete[rest])
         found["corrected"][fold] = np.asarray(model.transform(G[fold]))[:, order]
-        model.projection_frequencies_ = None
-        found["plain"][fold] = np.asarray(model.transform(G[fold]))[:, order]
+        found["plain"][fold] = np.asarray(model.set_params(unshrink=False).transform(G[fold]))[:, order]
     reference = complete if truth is None else truth
     rows = []
     for kind, Q in found.items():

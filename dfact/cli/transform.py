@@ -14,12 +14,16 @@ from dfact.storage.location import Location
 @click.argument("model", type=InputLocation())
 @click.argument("data", type=InputLocation())
 @click.argument("out", type=OutputLocation("dfact.export.files:ROW_FORMATS"))
-@click.option("--unshrink", is_flag=True, help="Divide the scores by the shrinkage that a PCA estimates, for rows that were not fitted.")
+@click.option(
+    "--unshrink/--no-unshrink",
+    default=None,
+    help="Correct the shrinkage of rows that were not fitted: an admixture does by default, a PCA divides the scores by its estimate.",
+)
 @memory_option
 @scheduler_option
 @overwrite_option
 def transform(
-    model: Location, data: Location, out: Location, unshrink: bool, memory_limit: str | None, scheduler: str | None, overwrite: bool
+    model: Location, data: Location, out: Location, unshrink: bool | None, memory_limit: str | None, scheduler: str | None, overwrite: bool
 ) -> None:
     """Compute the factors, scores or memberships of rows: participants, individuals.
 
@@ -36,10 +40,12 @@ def transform(
     check_destination(out, overwrite=overwrite, formats=ROW_FORMATS)
     estimator = load_model(model)
     require_numbers(estimator, out)
-    if unshrink:
+    if unshrink is not None:
         if "unshrink" not in estimator.get_params():
-            raise ParameterError(f"--unshrink is given, and {model} is a {type(estimator).__name__}, expected a PCA; leave it out")
-        estimator.set_params(unshrink=True)
+            option = "--unshrink" if unshrink else "--no-unshrink"
+            found = f"{option} is given, and {model} is a {type(estimator).__name__}"
+            raise ParameterError(f"{found}, expected a PCA or an Admixture; leave it out")
+        estimator.set_params(unshrink=unshrink)
     dataset = read_dataset(data)
     with metrics_server(), cluster(scheduler) as client:
         # For stored data the factors are in a temporary Zarr array, so they need not fit in memory.

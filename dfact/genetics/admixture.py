@@ -17,12 +17,13 @@ from dfact.engine.passes import BlockView
 from dfact.engine.requests import Solver, read_tiles, run, state_rows, step_tiles
 from dfact.errors import DataError, ParameterError, warn
 from dfact.genetics.footprint import fit_footprint, takes_newton_steps
+from dfact.kernels.binomial import EDGE
 from dfact.models.binomial.codes import MAX_TRIALS, Codes, require_counts
 from dfact.models.binomial.fit import Maximum, begin, held_out_deviance, maximize_likelihood
 from dfact.models.binomial.growth import FigurePass, FrequencySurrogate, grow_likelihood, measure_new, sum_rows
 from dfact.models.binomial.passes import CountPass, ProjectionPass, StepPass
 from dfact.models.binomial.row_block import ColumnWeights
-from dfact.models.binomial.shrinkage import expected_frequencies
+from dfact.models.binomial.shrinkage import InformationPass, find_places, typical_memberships
 from dfact.models.binomial.start import labelled_start, random_start, start_best
 from dfact.models.fit_task import FitTask
 from dfact.models.fitted_schema import OPTIONAL, Shape
@@ -75,6 +76,9 @@ class Admixture(Growing):
         Number of populations K. :func:`dfact.selection.cross_validate_entries` chooses it.
     ploidy : int
         Highest count M: 2 for genotypes; more for ordinal answers from 0 to M.
+    unshrink : bool
+        Whether ``transform`` corrects the shrinkage of new individuals towards the middle, by ``projection_frequencies_``. Without, it
+        projects them on ``allele_frequencies_``, as other programs do.
     supervised : bool
         Whether the individuals whose population the dataset holds, or ``populations`` of ``fit``, belong to that population alone.
     init : "spectral" or "random"
@@ -104,10 +108,10 @@ class Admixture(Growing):
     allele_frequencies_ : array (K, m)
         Allele frequencies P. Populations are ordered by decreasing size, the sum of their proportions; labelled ones first, by name.
     projection_frequencies_ : array (K, m) or None
-        Frequencies on which ``transform`` projects new individuals: the expected ones, given P and its sampling errors. Otherwise
-        they would be placed nearer to the middle than the individuals of the fit, as P differs more between populations than the true
-        frequencies. P is taken, and this is None, if the memory limit excludes Newton's steps, whose sums give the errors, or, with a
-        warning, if the errors exceed the differences between populations.
+        Frequencies on which ``transform`` projects new individuals: for each population those of the mixture as which the likelihood
+        places its new individuals. On P they would be placed nearer to the middle than the individuals of the fit, whose sampling
+        errors P contains. P is taken, and this is None, if the memory limit excludes Newton's steps, or, with a warning, if the errors
+        exceed the differences between populations.
     memberships_se_ : array (n, K)
         Standard errors of Q, if they have been set to the result of :func:`dfact.selection.block_bootstrap`.
     log_likelihood_ : float
@@ -139,7 +143,7 @@ class Admixture(Growing):
 
     References
     ----------
-    Alexander et al. (2009); Alexander & Lange (2011). Projections: Carroll et al. (2006), regression calibration.
+    Alexander et al. (2009); Alexander & Lange (2011). The correction of projections is dfact's own; compare Carroll et al. (2006).
 
     Examples
     --------
@@ -181,6 +185,7 @@ class Admixture(Growing):
         n_components: Annotated[int, COUNT] = 3,
         *,
         ploidy: Annotated[int, _TRIALS] = 2,
+        unshrink: Annotated[bool, YES_OR_NO] = True,
         supervised: Annotated[bool, YES_OR_NO] = False,
         init: Literal["spectral", "random"] = "spectral",
         tol: Annotated[float, NOT_NEGATIVE] = 1e-7,
@@ -195,6 +200,7 @@ class Admixture(Growing):
     ) -> None:
         self.n_components = n_components
         self.ploidy = ploidy
+        self.unshrink = unshrink
         self.supervised = supervised
         self.init = init
         self.tol = tol
@@ -291,7 +297,10 @@ class Admixture(Growing):
             pass_ = FigurePass(task.problem.codes, len(order), task.dtype, maximum.state)
             found = yield from sum_rows(pass_, maximum.frequencies)
             self.sums_ = found.surrogate.ordered(order)
-            self.projection_frequencies_ = _corrected((yield from expected_frequencies(len(order))), order, task.dtype)
+            information = InformationPass(task.problem.codes, len(order), task.dtype, maximum.state)
+            points = typical_memberships(found.figures.factors)
+            places = yield from find_places(points, self.ploidy, information)
+            self.projection_frequencies_ = _corrected(self.allele_frequencies_, None if places is None else places[np.ix_(order, order)])
             self._begin_growth(task, replace(found.figures, factors=found.figures.factors[:, order]))
         self.log_likelihood_, self.log_likelihood_history_ = maximum.history[-1], np.asarray(maximum.history)
         self.n_iter_, self.converged_, self.populations_ = maximum.n_passes, maximum.converged, list(task.problem.populations)
@@ -349,8 +358,8 @@ class Admixture(Growing):
         found = yield from grow_likelihood(self, task.problem.codes, P, self.sums_, task.dtype)
         self.allele_frequencies_ = found.frequencies.astype(self.allele_frequencies_.dtype)
         self.sums_ = found.surrogate
-        order, dtype = np.arange(len(P)), self.allele_frequencies_.dtype
-        self.projection_frequencies_ = _corrected((yield from expected_frequencies(len(P))), order, dtype)
+        points = typical_memberships(self.growth_.baseline.factors + found.figures.factors)
+        self.projection_frequencies_ = _corrected(self.allele_frequencies_, (yield from find_places(points, self.ploidy)))
         silent = int(found.figures.silent)
         _warn_silent(silent, task)
         self.n_unobserved_ += silent
@@ -379,9 +388,8 @@ class Admixture(Growing):
     def transform(self, X: Any, *, out: str | PathLike[str] | None = None) -> Any:
         """Return the ancestry proportions (n, K) of new individuals X, in one pass; NaN for those without genotypes.
 
-        They are projected on ``projection_frequencies_``, which correct the shrinkage towards the middle. With SCOPE's example, the error
-        of people left out of the fit is 1.13 times that of the fitted ones without the correction, and 1.02 times with it. For the
-        individuals of the fit, ``memberships_`` is better.
+        With ``unshrink`` they are projected on ``projection_frequencies_``, which correct the shrinkage towards the middle; the guide
+        ``admixture`` has the errors of both. For the individuals of the fit, ``memberships_`` is better.
 
         Columns of a stored dataset are matched by their labels: they may come in any order, and those that are not in the model
         are left out, with a warning. SNPs with alleles are matched by name or position, alleles and strand, as in all models: see
@@ -391,7 +399,8 @@ class Admixture(Growing):
         check_is_fitted(self)
         dataset = self._dataset(X, None, reset=False)
         require_counts(dataset, self.ploidy, "Admixture", "the ploidy")
-        codes, P = Codes(self.ploidy, dataset.offset if dataset.offset.any() else None), self._projected_on()
+        codes = Codes(self.ploidy, dataset.offset if dataset.offset.any() else None)
+        P = self._projected_on() if self.unshrink else self.allele_frequencies_
         pass_ = ProjectionPass(codes, (task := self._task(dataset)).dtype)
         convert = partial(np.asarray, dtype=task.dtype)
         sums, memberships = task.compute_rows(pass_, (P.astype(task.dtype), None), len(P), out, convert)
@@ -424,15 +433,18 @@ class Admixture(Growing):
         return tags
 
 
-def _corrected(expected: NDArray[Any] | None, order: NDArray[np.intp], dtype: Any) -> NDArray[Any] | None:
-    """Return the frequencies for projections in this order; warn if there is no correction."""
-    if expected is None:
+def _corrected(P: NDArray[Any], places: NDArray[np.float64] | None) -> NDArray[Any] | None:
+    """Return the frequencies for projections, given those of the fit (K, m) and the places of its populations; warn if there are none."""
+    if places is None:
         warn(
             "the sampling errors of the allele frequencies exceed the differences between populations, so that transform cannot correct "
             "for them: it takes allele_frequencies_; with more individuals, or without rare alleles, the errors are smaller"
         )
         return None
-    found: NDArray[Any] = expected[order].astype(dtype)
+    corrected = np.zeros(P.shape)
+    for column, frequencies in zip(places.T, P.astype(np.float64), strict=True):  # a SNP's rounding does not depend on the number of SNPs
+        corrected += column[:, None] * frequencies
+    found: NDArray[Any] = np.clip(corrected, EDGE, 1 - EDGE).astype(P.dtype)
     return found
 
 

@@ -6,6 +6,7 @@ from dfact.catalogue import BY_COMMAND
 from dfact.cli.model_commands import ModelSpec, SelectSpec
 from dfact.cli.options import component_numbers, seed
 
+_UNSHRINK = {"unshrink": "dfact transform has it"}
 SPECS = (
     ModelSpec(
         BY_COMMAND["admixture"],
@@ -17,6 +18,7 @@ SPECS = (
         """,
         example=["dfact fit admixture dfact-demo/genotypes.zarr cohort.model -k 3"],
         plot="the ancestry proportions of the individuals",
+        left_out=_UNSHRINK,
         changes={
             "n_components": {"help": "Number of populations; dfact select admixture chooses it."},
             "supervised": {"help": "Fix the ancestry proportions of the individuals whose population the dataset holds."},
@@ -36,7 +38,7 @@ SPECS = (
                 seed("Seed of the folds."),
             ],
             plot=("dfact.report.selection:deviance_plot", "the error over the number of populations"),
-            left_out={"supervised": "labels fix the populations", "rule": "the lowest error decides"},
+            left_out=_UNSHRINK | {"supervised": "labels fix the populations", "rule": "the lowest error decides"},
         ),
     ),
 )

@@ -137,6 +137,7 @@ SETTINGS: Mapping[str, Mapping[str, Setting]] = {
     "Admixture": _ITERATIVE
     | {
         "ploidy": _number(1, 254, whole=True),
+        "unshrink": _YES_OR_NO,
         "init": _names("random"),
         "random_state": _SEED,
     },
