@@ -299,4 +299,4 @@ def test_a_model_keeps_the_populations_and_their_errors(tmp_path: Path, capsys: 
     assert "Mean ancestry proportions of the individuals, by the population that the data states" in text
     assert "standard error" in text
     assert main(["stability", model, data, "--snp-blocks", "15", "--cold-start"]) == 2
-    assert "--level, --halves, --reselect and --cold-start concern resampled rows" in capsys.readouterr().err
+    assert "--level, --halves, --reselect, --clusters and --cold-start concern resampled rows" in capsys.readouterr().err

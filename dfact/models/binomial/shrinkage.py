@@ -124,7 +124,7 @@ class Place:
                 free = ((P > _BOUND) & (P < 1 - _BOUND)).T
                 C = np.where(free[:, :, None] & free[:, None, :], C, ~free[:, :, None] * np.eye(k))
             C += (_RIDGE * np.trace(C, axis1=1, axis2=2) / k + np.finfo(float).tiny)[:, None, None] * np.eye(k)
-            yield P, np.linalg.inv(C) * (free[:, :, None] & free[:, None, :])
+            yield P, np.asarray(np.linalg.inv(C) * (free[:, :, None] & free[:, None, :]), np.float64)
 
 
 def contrast_basis(k: int) -> Floats:
@@ -142,7 +142,7 @@ def typical_memberships(moments: Floats) -> Floats:
     k = moments.shape[1]
     purity = np.divide(moments[3], moments[2], out=np.ones(k), where=moments[2] > 0)
     share = np.clip(purity, (1 + 1 / k) / 2, _PUREST)
-    return np.where(np.eye(k, dtype=bool), share[:, None], (1 - share[:, None]) / max(k - 1, 1))
+    return np.asarray(np.where(np.eye(k, dtype=bool), share[:, None], (1 - share[:, None]) / max(k - 1, 1)), np.float64)
 
 
 def find_places(points: Floats, trials: int, information: InformationPass | None = None) -> Solver[Floats | None]:
@@ -161,5 +161,5 @@ def find_places(points: Floats, trials: int, information: InformationPass | None
     basis, moved = contrast_basis(k), points.copy()
     for i, (slope, curvature) in enumerate(zip(sums.slope, sums.curvature, strict=True)):
         moved[i] += basis @ np.linalg.solve(basis.T @ curvature @ basis, basis.T @ slope)
-    places: Floats = np.linalg.solve(points, moved)
+    places = np.asarray(np.linalg.solve(points, moved), np.float64)
     return places if np.linalg.eigvals(places).real.min() > 0 else None
