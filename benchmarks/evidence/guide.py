@@ -6,8 +6,8 @@ from pathlib import Path
 from benchmarks.evidence.calibration import Topic, section
 
 GUIDE = Path(__file__).resolve().parents[2] / "dfact" / "guides" / "evidence.md"
-NAMES = ("effects", "items", "dependence", "factors", "scales", "stability", "tensors", "sizes", "incomplete", "classes")
-"""Topics in the order of their sections."""
+NAMES = ("effects", "items", "factors", "scales", "stability", "tensors", "sizes", "classes")
+"""Topics in the order of their sections; dependence and incomplete join them once all of their rates are measured."""
 
 PREAMBLE = """\
 # How often is a printed statement right?
