@@ -52,6 +52,7 @@ CALLS: dict[str, Callable[[Array], Any]] = {
     "compare_groups of factors": lambda X: compared(dfact.FactorAnalysis(1), X),
 }
 REFUSALS = (
+    "at least 2 to compare their correlations",
     "large entries",
     "small entries",
     "no observed entry",
