@@ -138,7 +138,8 @@ def stability(
     if shares is not None:
         own = ("level", "cold_start", "halves", "reselect", "n_blocks", "checkpoint", "weighted", "clusters")
         if click.core.ParameterSource.COMMANDLINE in map(given, own):
-            raise click.UsageError(f"--shares goes with --resamples, --versus, --plot and --seed; remove the others, of {', '.join(own)}.")
+            refused = "--level, --halves, --reselect, --cold-start, --snp-blocks, --clusters, --checkpoint and options for weights"
+            raise click.UsageError(f"--shares takes --resamples, --versus, --plot and --seed alone; remove {refused}.")
         repeats = n_resamples if given("n_resamples") == click.core.ParameterSource.COMMANDLINE else _DRAWS
         settings = {"memory_limit": memory_limit}
         with executor_for(executor, scheduler) as resolved:

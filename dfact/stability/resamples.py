@@ -144,8 +144,8 @@ class Half(Resample):
 class ClusterResample(Resample):
     """A view of the rows of whole clusters, each as often as its cluster was drawn.
 
-    Clusters are drawn with replacement, as many of each stratum as it has, or each half of them without replacement. The part of a cluster
-    that lies in another stratum is drawn by itself. Clusters of different sizes make the number of rows vary with the draw.
+    Clusters are drawn with replacement, as many of each stratum as it has, or each half of them without replacement. If a
+    cluster spans several strata, each of its parts is drawn on its own. If clusters differ in size, so do the resamples.
     """
 
     units: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.intp))

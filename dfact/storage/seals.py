@@ -1,8 +1,9 @@
 """Digests of JSON documents, which show whether they are those that were written, and the seals of stores made of them.
 
 A seal states which arrays and chunks belong to one version of a store. The last four bytes of a stored chunk are its CRC32C, which its
-codec compares with the rest in each read. That finds damaged bytes, but not a chunk of another version of the store, such as an interrupted
-copy leaves, because each is valid by itself. A seal names these four bytes of every chunk and a digest of the metadata of every array, so
+codec compares with the rest in each read. That finds damaged bytes, but not a chunk of another version of the store, as an interrupted
+copy may leave: such a chunk is valid on its own. A seal names these four bytes of every chunk and a digest of the metadata of every
+array, so
 that each read finds both, without a look at further bytes. It lies in the attributes of the store, and has a digest of these. A seal
 protects from accidents: whoever may write to the store can write another one.
 """

@@ -78,4 +78,4 @@ def test_the_command_prints_tables_and_draws_a_picture(tmp_path: Path, capsys: p
     assert not hasattr(dfact.load_model(first), "stability_")
     assert main(["stability", first, data, "--versus", second]) == 2
     assert main([*command, "--halves"]) == 2
-    assert "--shares goes with" in capsys.readouterr().err
+    assert "--shares takes" in capsys.readouterr().err
